@@ -1,0 +1,1 @@
+"""Tune SGLang on a GPU host over SSH."""

@@ -1,0 +1,1 @@
+"""Pure logic: values in, values out. Imports the standard library, itself and errors."""

@@ -1,0 +1,75 @@
+"""Commands are lists until the wire; here, and only here, they are quoted."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+
+from remote.errors import ConfigError
+
+#: Option, header and variable names whose value is never shown.
+_SECRET_NAME = re.compile(
+    r"(token|secret|passw|api[-_]?key|authorization|credential)", re.IGNORECASE
+)
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+MASK = "***"
+
+
+def quote(value: str) -> str:
+    """One word for a POSIX shell, whatever it holds.
+
+    Raises:
+        ConfigError: the value holds a NUL, which no command can carry.
+    """
+    if "\0" in value:
+        raise ConfigError("a value holds a NUL character, which no command line can carry")
+    return shlex.quote(value)
+
+
+def join(command: Sequence[str]) -> str:
+    """A command as one line of shell, each word quoted once."""
+    return " ".join(quote(word) for word in command)
+
+
+def variable_name(name: str) -> str:
+    """The name itself, where a shell takes it as a variable.
+
+    Raises:
+        ConfigError: it is not a name (``A-Z a-z 0-9 _``, not starting with a digit).
+    """
+    if not _VARIABLE_NAME.match(name):
+        raise ConfigError(f"{name!r} is not a name for an environment variable")
+    return name
+
+
+def assignments(env: Mapping[str, str]) -> list[str]:
+    """``NAME=quoted`` words in the order given."""
+    return [f"{variable_name(name)}={quote(value)}" for name, value in env.items()]
+
+
+def is_secret(name: str) -> bool:
+    """Whether a variable or option of that name holds something not to be shown."""
+    return _SECRET_NAME.search(name) is not None
+
+
+def masked_env(env: Mapping[str, str]) -> dict[str, str]:
+    """The environment as it may be shown."""
+    return {name: MASK if is_secret(name) and value else value for name, value in env.items()}
+
+
+def masked(command: Sequence[str]) -> list[str]:
+    """The command as it may be shown: the values of secret options replaced."""
+    shown: list[str] = []
+    hide_next = False
+    for word in command:
+        name, equals, _ = word.partition("=")
+        if hide_next:
+            shown.append(MASK)
+            hide_next = False
+        elif word.startswith("-") and is_secret(name):
+            shown.append(f"{name}={MASK}" if equals else word)
+            hide_next = not equals
+        else:
+            shown.append(word)
+    return shown

@@ -1,0 +1,90 @@
+"""What the rest of the tool asks of a host, whatever carries it there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+#: What a payload function answers: JSON values only.
+Answer = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class CommandResult:
+    """A finished remote command; a non-zero status is data, not an exception."""
+
+    command: tuple[str, ...]
+    status: int
+    stdout: bytes
+    stderr: bytes
+
+    @property
+    def ok(self) -> bool:
+        return self.status == 0
+
+    @property
+    def text(self) -> str:
+        """Standard output as text; bytes that are not UTF-8 are replaced."""
+        return self.stdout.decode("utf-8", "replace")
+
+    @property
+    def error_text(self) -> str:
+        return self.stderr.decode("utf-8", "replace")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One message of a streaming payload function: JSON values and, beside them, bytes."""
+
+    body: Answer
+    data: bytes = b""
+
+
+class Host(Protocol):
+    """A machine reached over one connection.
+
+    ``call`` and ``stream`` run a function of ``remote/payload`` in the host's venv, all of them
+    in one remote process over one session: a call costs one round trip.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name it has in the settings."""
+        ...
+
+    def call(self, function: str, data: bytes = b"", **params: Any) -> Answer:
+        """Run one payload function to its end.
+
+        Raises:
+            ToolError: what the function refused, with its own exit code.
+            ConnectionLost: the link died; the function may or may not have run.
+        """
+        ...
+
+    def stream(self, function: str, **params: Any) -> AbstractContextManager[Iterator[Piece]]:
+        """Run one payload function and take its messages as they come.
+
+        Leaving the block early makes the function stop.
+        """
+        ...
+
+    def run(
+        self, command: Sequence[str], *, stdin: bytes = b"", timeout_s: float | None = None
+    ) -> CommandResult:
+        """Run a command by itself, through the login shell, every word quoted."""
+        ...
+
+    def interact(self, command: Sequence[str]) -> int:
+        """Give the terminal to a command; its exit status comes back."""
+        ...
+
+    def tunnel(self, local_port: int, remote_port: int) -> AbstractContextManager[int]:
+        """Forward a loopback port here to one there, while the block lasts.
+
+        Yields the local port, which is chosen where 0 was asked for.
+        """
+        ...
+
+    def close(self) -> None: ...
