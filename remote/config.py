@@ -1,0 +1,338 @@
+"""``invoke.yaml``, ``INVOKE_…`` variables and defaults as frozen values, unknown keys refused.
+
+Invoke merges the sources into one mapping; :func:`load` turns it into :class:`Settings`.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from remote.core.fields import Fields, Problems, described, whole_number
+from remote.core.intents import FlagValue, Want, read_flags, read_reasons, read_wants
+from remote.core.nearest import did_you_mean
+from remote.errors import ConfigError
+
+#: The templates that come with the tool.
+TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
+#: The embedded host's name; no host of that name can be configured.
+SANDBOX = "sandbox"
+
+#: Handed to Invoke, which reads the environment only for keys declared here or in the file.
+#: It converts a variable to the type it finds and takes any word but ``0`` for true, so the
+#: one switch is text here: INVOKE_SSH_ACCEPT_NEW_HOST_KEYS=false must not mean yes. Lists can't
+#: come from the environment at all: the matrix is text too.
+DEFAULTS: Mapping[str, object] = {
+    "host": "",
+    "hosts": {},
+    "templates": "",
+    "runs": "runs",
+    "sandbox": {"folder": ".sandbox"},
+    "ssh": {
+        "connect_timeout_s": 10.0,
+        "accept_new_host_keys": "false",
+        "keepalive_s": 15.0,
+    },
+    "bench": {
+        "concurrency": "1,10,256,1024",
+        "input_len": 1024,
+        "output_len": 1024,
+        "repeats": 3,
+    },
+}
+
+#: Top-level keys that are Invoke's.
+INVOKE_KEYS = frozenset({"debug", "run", "runners", "sudo", "tasks", "timeouts"})
+
+_LARGEST = 2**31 - 1
+_BRACKETED = re.compile(r"\[(?P<host>[^\]]+)\](?::(?P<port>.*))?\Z", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Address:
+    """``[user@]host-or-alias[:port]``; what is left out comes from ``~/.ssh/config``."""
+
+    host: str
+    user: str | None = None
+    port: int | None = None
+
+    def __str__(self) -> str:
+        user = f"{self.user}@" if self.user else ""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{user}{host}" + (f":{self.port}" if self.port else "")
+
+
+@dataclass(frozen=True)
+class BenchSettings:
+    """The benchmark matrix: lengths in tokens, concurrency in requests in flight."""
+
+    concurrency: tuple[int, ...]
+    input_len: int
+    output_len: int
+    repeats: int
+
+
+@dataclass(frozen=True)
+class SSHSettings:
+    """How connections are made."""
+
+    connect_timeout_s: float
+    accept_new_host_keys: bool
+    keepalive_s: float
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """What a host changes of a profile; None takes a value away."""
+
+    want: Mapping[str, Want | None] = field(default_factory=dict)
+    flags: Mapping[str, FlagValue | None] = field(default_factory=dict)
+    env: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class HostSettings:
+    """One configured host.
+
+    ``venv``, ``cuda_home`` and ``state`` are paths there (``state`` may begin with ``~/``);
+    ``identity_file`` and ``known_hosts`` are paths here. ``bind`` and ``port`` are the server's.
+    """
+
+    name: str
+    address: Address
+    venv: str
+    model: str
+    port: int
+    bench: BenchSettings
+    bind: str = "127.0.0.1"
+    cuda_home: str = "/usr/local/cuda"
+    state: str = "~/.sglang-remote"
+    identity_file: Path | None = None
+    known_hosts: Path | None = None
+    overrides: Overrides = field(default_factory=Overrides)
+    unavailable: Mapping[str, str] = field(default_factory=dict)
+    profiles: Mapping[str, Overrides] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All of it. ``default_host`` is the ``host`` setting, None where it is empty."""
+
+    hosts: Mapping[str, HostSettings]
+    default_host: str | None
+    templates: Path | None
+    runs: Path
+    sandbox_folder: Path
+    ssh: SSHSettings
+    bench: BenchSettings
+
+    @property
+    def template_folders(self) -> tuple[Path, ...]:
+        """Where templates and profiles are looked for, in order."""
+        return (TEMPLATES,) if self.templates is None else (self.templates, TEMPLATES)
+
+    def pick(self, name: str | None = None) -> str:
+        """The host a task works on: the one named, else ``host``, else the only one there is.
+
+        With none configured it is the embedded host.
+
+        Raises:
+            ConfigError: no such host, or several and none chosen.
+        """
+        wanted = name or self.default_host
+        if wanted:
+            if wanted != SANDBOX and wanted not in self.hosts:
+                raise ConfigError(
+                    f"no host {wanted!r} in the settings"
+                    f"{did_you_mean(wanted, [*self.hosts, SANDBOX])}",
+                    evidence=_listed(self.hosts),
+                    hint="inv hosts lists them; hosts.NAME in invoke.yaml adds one",
+                )
+            return wanted
+        if len(self.hosts) > 1:
+            raise ConfigError(
+                f"{len(self.hosts)} hosts are configured and none is chosen",
+                evidence=_listed(self.hosts),
+                hint="name one with --host NAME, or set host: NAME in invoke.yaml",
+            )
+        return next(iter(self.hosts), SANDBOX)
+
+
+def load(settings: Mapping[str, object], project: Path) -> Settings:
+    """Settings from what Invoke merged.
+
+    Args:
+        settings: the merged mapping; Invoke's own keys in it are passed over.
+        project: the folder that relative local paths start from.
+
+    Raises:
+        ConfigError: everything that is wrong, a line of evidence each.
+    """
+    problems = Problems()
+    top = Fields("", _plain(settings), problems)
+    bench = _bench(top.section("bench"), _DEFAULT_BENCH)
+    ssh = top.section("ssh")
+    sandbox = top.section("sandbox")
+    templates = top.optional_text("templates")
+    hosts = top.section("hosts")
+    read = Settings(
+        hosts={
+            name: _host(name, Fields(hosts.where(name), raw, problems), project, bench)
+            for name, raw in hosts.entries().items()
+        },
+        default_host=top.optional_text("host"),
+        templates=None if templates is None else _local(templates, project),
+        runs=_local(top.text("runs", "runs"), project),
+        sandbox_folder=_local(sandbox.text("folder", ".sandbox"), project),
+        ssh=SSHSettings(
+            connect_timeout_s=ssh.seconds("connect_timeout_s", 10.0),
+            accept_new_host_keys=ssh.switch("accept_new_host_keys", False),
+            keepalive_s=ssh.seconds("keepalive_s", 15.0),
+        ),
+        bench=bench,
+    )
+    for name in read.hosts:
+        if name == SANDBOX:
+            hosts.problem(name, "is the embedded host's own name; choose another")
+        elif not re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z", name):
+            hosts.problem(name, "wanted a name of letters, digits, dots, dashes and underscores")
+    if read.templates is not None and not read.templates.is_dir():
+        top.problem("templates", f"no such folder: {read.templates}")
+    for section in (ssh, sandbox):
+        section.refuse_unknown()
+    top.refuse_unknown(INVOKE_KEYS)
+    problems.raise_any("the settings", hint="see invoke.yaml and the INVOKE_… variables")
+    return read
+
+
+def host_from(name: str, mapping: Mapping[str, object], bench: BenchSettings) -> HostSettings:
+    """One host's entry, checked as in :func:`load`; for the embedded host.
+
+    Raises:
+        ConfigError: everything that is wrong with it.
+    """
+    problems = Problems()
+    entry = Fields(f"hosts.{name}", _plain(mapping), problems)
+    host = _host(name, entry, Path(), bench)
+    problems.raise_any(f"the entry of host {name}")
+    return host
+
+
+def _host(name: str, entry: Fields, project: Path, bench: BenchSettings) -> HostSettings:
+    identity_file = entry.optional_text("identity_file")
+    known_hosts = entry.optional_text("known_hosts")
+    unavailable = entry.section("unavailable")
+    profiles = entry.section("profiles")
+    host = HostSettings(
+        name=name,
+        address=_address(entry),
+        venv=_remote_path(entry, "venv", None),
+        model=entry.text("model"),
+        port=entry.whole("port", low=1, high=65535),
+        bench=_bench(entry.section("bench"), bench),
+        bind=entry.text("bind", "127.0.0.1"),
+        cuda_home=_remote_path(entry, "cuda_home", "/usr/local/cuda"),
+        state=_remote_path(entry, "state", "~/.sglang-remote"),
+        identity_file=None if identity_file is None else _local(identity_file, project),
+        known_hosts=None if known_hosts is None else _local(known_hosts, project),
+        overrides=_overrides(entry),
+        unavailable=read_reasons(unavailable),
+        profiles={
+            profile: _profile_overrides(Fields(profiles.where(profile), raw, entry.problems))
+            for profile, raw in profiles.entries().items()
+        },
+    )
+    entry.refuse_unknown()
+    return host
+
+
+def _overrides(section: Fields) -> Overrides:
+    return Overrides(
+        want=read_wants(section.section("want")),
+        flags=read_flags(section.section("flags")),
+        env=section.section("env").variables(),
+    )
+
+
+def _profile_overrides(section: Fields) -> Overrides:
+    overrides = _overrides(section)
+    section.refuse_unknown()
+    return overrides
+
+
+def _bench(section: Fields, default: BenchSettings) -> BenchSettings:
+    bench = BenchSettings(
+        concurrency=_concurrency(section, default.concurrency),
+        input_len=section.whole("input_len", default.input_len, low=1, high=_LARGEST),
+        output_len=section.whole("output_len", default.output_len, low=1, high=_LARGEST),
+        repeats=section.whole("repeats", default.repeats, low=1, high=1000),
+    )
+    section.refuse_unknown()
+    return bench
+
+
+def _concurrency(section: Fields, default: tuple[int, ...]) -> tuple[int, ...]:
+    value = section.value("concurrency")
+    if value is None:
+        return default
+    words = value.split(",") if isinstance(value, str) else value
+    if not isinstance(words, (list, tuple)):
+        words = [words]
+    levels = [whole_number(word) for word in words]
+    if not levels or any(level is None or level < 1 for level in levels):
+        section.problem("concurrency", f'wanted levels as "1,10,256", found {described(value)}')
+        return default
+    return tuple(dict.fromkeys(level for level in levels if level is not None))
+
+
+def _address(entry: Fields) -> Address:
+    text = entry.text("address")
+    user, at, rest = text.rpartition("@")
+    bracketed = _BRACKETED.match(rest)
+    if bracketed:
+        host, port = bracketed["host"], bracketed["port"]
+    elif rest.count(":") == 1:
+        host, _, port = rest.partition(":")
+    else:
+        host, port = rest, None
+    number = None if port is None else whole_number(port)
+    # OpenSSH takes a leading dash for an option.
+    sane = [word for word in (host, user) if word and not word.startswith("-")]
+    expected = 2 if at else 1
+    if text and (
+        len(sane) != expected
+        or any(not character.isprintable() or character == " " for character in text)
+        or (port is not None and (number is None or not 0 < number < 65536))
+    ):
+        entry.problem("address", f"wanted [user@]host-or-alias[:port], found {described(text)}")
+    return Address(host=host, user=user or None, port=number)
+
+
+def _remote_path(entry: Fields, key: str, default: str | None) -> str:
+    path = entry.text(key, default)
+    home = key == "state" and (path == "~" or path.startswith("~/"))
+    if path and not home and not path.startswith("/"):
+        entry.problem(key, f"wanted an absolute path on the host, found {described(path)}")
+    return posixpath.normpath(path) if path else path
+
+
+def _local(path: str, project: Path) -> Path:
+    return project / Path(path).expanduser()
+
+
+def _plain(value: object) -> object:
+    """Invoke's proxies, which are no Mappings, as dictionaries."""
+    keys = getattr(value, "keys", None)
+    if keys is None:
+        return value
+    return {key: _plain(value[key]) for key in keys()}  # type: ignore[index]
+
+
+def _listed(hosts: Mapping[str, HostSettings]) -> list[str]:
+    return [f"{name}: {host.address}" for name, host in hosts.items()]
+
+
+_DEFAULT_BENCH = BenchSettings((1, 10, 256, 1024), input_len=1024, output_len=1024, repeats=3)

@@ -1,0 +1,229 @@
+"""Named profiles: what is wanted of the server, laid over one another in a known order.
+
+Lowest to highest: the profiles along ``extends``, the host's ``want``, ``flags`` and ``env``,
+its ``profiles.NAME``, and ``--set``. Every value keeps the layer it came from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from remote.config import HostSettings, Overrides
+from remote.core.fields import Fields, Problems, described
+from remote.core.intents import INTENTS, FlagValue, Want, read_flags, read_wants
+from remote.core.layers import Sourced, overlay
+from remote.core.nearest import did_you_mean
+from remote.errors import ConfigError
+
+#: How long a start may take where no profile in the chain says it.
+READY_TIMEOUT_S = 1800.0
+
+_PATCH = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*\Z", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A profile as it applies to one host.
+
+    Attributes:
+        chain: the profiles it is made of, the base first, itself last.
+        patches: ``distribution/name``, in the order they apply.
+        ready_timeout_s: the time a start may take.
+    """
+
+    name: str
+    description: str
+    chain: tuple[str, ...]
+    want: Mapping[str, Sourced[Want]]
+    flags: Mapping[str, Sourced[FlagValue]]
+    env: Mapping[str, Sourced[str]]
+    patches: tuple[str, ...]
+    ready_timeout_s: float
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The server's own variables, without where they came from."""
+        return {name: setting.value for name, setting in self.env.items()}
+
+
+@dataclass(frozen=True)
+class _File:
+    """One profile's file as it stands; None where it doesn't say."""
+
+    name: str
+    path: Path
+    description: str
+    extends: str | None
+    want: Mapping[str, Want | None]
+    flags: Mapping[str, FlagValue | None]
+    env: Mapping[str, str | None]
+    patches: tuple[str, ...] | None
+    ready_timeout_s: float | None
+
+
+def names(folders: Sequence[Path]) -> list[str]:
+    """The profiles in ``profiles/`` of these template folders, sorted."""
+    found = {path.stem for folder in folders for path in (folder / "profiles").glob("*.yaml")}
+    return sorted(found)
+
+
+def load(
+    name: str, folders: Sequence[Path], host: HostSettings, sets: Sequence[str] = ()
+) -> Profile:
+    """The profile as it applies to ``host``.
+
+    Args:
+        folders: template folders; the first that holds ``profiles/NAME.yaml`` gives it.
+        sets: ``key=value`` words; the key is ``want.x``, ``flags.x``, ``env.X``, or an intent's
+            or a flag's bare name, the value a YAML scalar or list, ``null`` to take it away.
+
+    Raises:
+        ConfigError: no such profile, a cycle of ``extends``, or anything wrong in a file or word.
+    """
+    chain = _chain(name, folders)
+    known = names(folders)
+    for other in host.profiles:
+        if other not in known:
+            where = f"hosts.{host.name}.profiles.{other}"
+            raise ConfigError(f"{where}: no such profile{did_you_mean(other, known)}")
+    layers: list[tuple[str, _File | Overrides]] = [(f"profile {file.name}", file) for file in chain]
+    layers.append((f"host {host.name}", host.overrides))
+    if name in host.profiles:
+        layers.append((f"host {host.name}, profile {name}", host.profiles[name]))
+    layers.append(("--set", _sets(sets)))
+    patches = [file.patches for file in chain if file.patches is not None]
+    timeouts = [file.ready_timeout_s for file in chain if file.ready_timeout_s is not None]
+    return Profile(
+        name=name,
+        description=chain[-1].description,
+        chain=tuple(file.name for file in chain),
+        want=overlay((source, layer.want) for source, layer in layers),
+        flags=overlay((source, layer.flags) for source, layer in layers),
+        env=overlay((source, layer.env) for source, layer in layers),
+        patches=patches[-1] if patches else (),
+        ready_timeout_s=timeouts[-1] if timeouts else READY_TIMEOUT_S,
+    )
+
+
+def _chain(name: str, folders: Sequence[Path]) -> list[_File]:
+    """The files along ``extends``, the base first.
+
+    A profile that extends its own name means the one it hides, in a later folder.
+    """
+    chain: list[_File] = []
+    wanted: str | None = name
+    while wanted is not None:
+        after = [file.path for file in chain if file.name == wanted]
+        candidates = [folder / "profiles" / f"{wanted}.yaml" for folder in folders]
+        if after and chain[-1].name == wanted:
+            candidates = candidates[candidates.index(after[-1]) + 1 :]
+        known = names(folders)
+        # Asked of the list first: a name is not a path to look anything up by.
+        path = next((path for path in candidates if wanted in known and path.is_file()), None)
+        if path is None or path in after:
+            trail = " → ".join([*(file.name for file in chain), wanted])
+            if after:
+                raise ConfigError(f"profiles extend one another in a circle: {trail}")
+            by = f" (extended by {chain[-1].name})" if chain else ""
+            raise ConfigError(
+                f"no profile {wanted!r}{by}{did_you_mean(wanted, known)}",
+                evidence=known,
+                hint="profiles are templates/profiles/NAME.yaml",
+            )
+        file = _read(wanted, path)
+        chain.append(file)
+        wanted = file.extends
+    return chain[::-1]
+
+
+def _read(name: str, path: Path) -> _File:
+    problems = Problems()
+    fields = Fields("", _yaml(path), problems)
+    want, flags, env = (fields.section(key) for key in ("want", "flags", "env"))
+    timeout_given = fields.value("ready_timeout_s") is not None
+    file = _File(
+        name=name,
+        path=path,
+        description=fields.text("description", ""),
+        extends=fields.optional_text("extends"),
+        want=read_wants(want),
+        flags=read_flags(flags),
+        env=env.variables(),
+        patches=_patches(fields),
+        ready_timeout_s=fields.seconds("ready_timeout_s", 0.0) if timeout_given else None,
+    )
+    fields.refuse_unknown()
+    problems.raise_any(f"profile {name}", hint=f"see {path}")
+    return file
+
+
+def _patches(fields: Fields) -> tuple[str, ...] | None:
+    value = fields.value("patches")
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        fields.problem("patches", f"wanted a list of dist/name, found {described(value)}")
+        return None
+    for patch in value:
+        if not isinstance(patch, str) or not _PATCH.match(patch):
+            fields.problem("patches", f"wanted dist/name, found {described(patch)}")
+    return tuple(str(patch) for patch in value)
+
+
+def _yaml(path: Path) -> object:
+    import yaml
+
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as broken:
+        raise ConfigError(
+            f"can't read profile {path.stem}", evidence=[str(path), *str(broken).splitlines()]
+        ) from broken
+
+
+def _sets(words: Sequence[str]) -> Overrides:
+    """``--set`` words as one more layer, checked as a file is."""
+    sections: dict[str, dict[str, object]] = {"want": {}, "flags": {}, "env": {}}
+    problems = Problems()
+    for word in words:
+        key, equals, text = word.partition("=")
+        section, dot, inner = key.partition(".")
+        if not equals or not key:
+            problems.add(f"--set {word}", "wanted key=value")
+        elif dot and section in sections:
+            # A variable is text: 1 and off reach the server as they are written.
+            as_text = section == "env" and text != "null"
+            sections[section][inner] = text if as_text else _scalar(text)
+        elif dot:
+            problems.add(f"--set {key}", f"unknown section{did_you_mean(section, sections)}")
+        elif key in INTENTS:
+            sections["want"][key] = _scalar(text)
+        elif "_" in key:
+            # No flag of SGLang's has an underscore: this was meant to be an intent.
+            problems.add(f"--set {key}", f"unknown intent{did_you_mean(key, INTENTS)}")
+        else:
+            sections["flags"][key] = _scalar(text)
+    want, flags, env = (Fields(f"--set {name}", sections[name], problems) for name in sections)
+    overrides = Overrides(want=read_wants(want), flags=read_flags(flags), env=env.variables())
+    problems.raise_any("--set", hint="--set want.INTENT=…, flags.FLAG=… or env.NAME=…")
+    return overrides
+
+
+def _scalar(text: str) -> object:
+    """What YAML makes of the text where that is no text; otherwise the text as it stands.
+
+    So ``8``, ``off``, ``null``, ``[1, 2]`` and ``"off"`` are YAML, and a value with `` #`` or
+    ``: `` in it is not cut or split.
+    """
+    import yaml
+
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+    if text[:1] in ("'", '"', "[", "{") or (text and isinstance(value, (bool, int, float))):
+        return value
+    return None if text in ("null", "~") else text
