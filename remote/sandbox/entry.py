@@ -1,0 +1,70 @@
+"""The embedded host as a user would write a host in ``invoke.yaml``."""
+
+from __future__ import annotations
+
+import getpass
+
+from remote.sandbox.layout import Layout
+from remote.sandbox.record import LOOPBACK
+
+NAME = "sandbox"
+#: SGLang's own default; the sandbox has no reason for another.
+SGLANG_PORT = 30000
+
+#: Without the token limit the KV pool takes 17 GB of memory; the other flags choose CPU paths.
+CPU_FLAGS: dict[str, str | int | bool] = {
+    "device": "cpu",
+    "attention-backend": "torch_native",
+    "sampling-backend": "pytorch",
+    "disable-overlap-schedule": True,
+    "max-total-tokens": 8192,
+    "max-running-requests": 16,
+}
+
+#: Without Dynamo switched off the first request takes 36 s instead of 1.5 s.
+CPU_ENV: dict[str, str] = {
+    "SGLANG_USE_CPU_ENGINE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TORCHDYNAMO_DISABLE": "1",
+}
+
+#: Intent → why a CPU cannot do it.
+UNAVAILABLE: dict[str, str] = {
+    "cuda_graph": "needs a GPU",
+    "piecewise_cuda_graph": "needs a GPU",
+    "max_decode_batch": "sizes the decode CUDA graphs, which need a GPU",
+    "tensor_parallel": "one CPU, no NCCL",
+    "expert_parallel": "one CPU, no NCCL; the tiny model has no experts",
+    "data_parallel": "one CPU, one copy of the model",
+    "mscclpp": "needs NVLink between GPUs",
+    "single_batch_overlap": "overlaps CUDA streams: needs a GPU",
+    "two_batch_overlap": "overlaps CUDA streams: needs a GPU",
+    "quantization": "the tiny model's weights are not quantized",
+    "kv_cache_dtype": "FP8 and FP4 caches need a GPU",
+    "moe_runner": "the tiny model has no experts",
+    "attention_backend": "torch_native is the one that runs on a CPU",
+    "fp4_gemm_backend": "needs a Blackwell GPU",
+}
+
+
+def host_entry(layout: Layout, port: int) -> dict[str, object]:
+    """The host's settings, keys and values as under ``hosts:``.
+
+    ``cuda_home`` is a folder that isn't there: no CUDA is installed, and one that another part of
+    the machine may have is kept out of the sandbox.
+
+    Args:
+        port: where the sandbox's SSH server listens.
+    """
+    return {
+        "address": f"{getpass.getuser()}@{LOOPBACK}:{port}",
+        "identity_file": str(layout.client_key),
+        "known_hosts": str(layout.known_hosts),
+        "venv": str(layout.venv),
+        "model": str(layout.model),
+        "port": SGLANG_PORT,
+        "cuda_home": str(layout.home / "no-cuda"),
+        "flags": dict(CPU_FLAGS),
+        "env": dict(CPU_ENV),
+        "unavailable": dict(UNAVAILABLE),
+    }
