@@ -22,12 +22,8 @@ class LogLine(NamedTuple):
     text: str
     rank: str = ""  #: as printed (``TP0``, ``DP1 TP3 EP3``); empty where the line carries none
     stamp: str = ""  #: the log's own time, ``2026-11-29 19:00:14``; empty where it has none
-    source: str = ""  #: collector prefixes other than times (``sglang-1``, ``(Engine pid=7)``)
-
-    @property
-    def stamped(self) -> bool:
-        """Whether the logging module wrote it, rather than a bare print or a traceback's body."""
-        return bool(self.stamp)
+    source: str = ""  #: collector prefixes other than times (``sglang-1 |``, ``(Engine pid=7)``)
+    headed: bool = False  #: SGLang's own ``[time ranks]`` stands on it: a record begins here
 
 
 class SegmentSplitter:
@@ -88,31 +84,32 @@ _DATE = r"\d{4}-\d\d-\d\d"
 _CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d+)?"
 _RANK = r"(?:DP|PP|TP|EP|CP|SP|ATTN_CP|ATTN_TP|MOE_DP|MOE_EP)\d+"
 
+_LEVEL = r"(?:ERROR|WARNING|INFO|DEBUG|CRITICAL)"
+
 #: One prefix at a time; the alternatives are tried in this order, again and again.
 _PREFIX = re.compile(
     rf"""
       \[(?P<stamp>(?:{_DATE}|\d\d-\d\d)[ T]{_CLOCK}) (?P<rank>(?:[ ]{_RANK})*) \][ ]?
     | \[(?P<torchrun>rank\d+)\]:[ ]?
-    | \[[WIEF]\d*[ ]\S+[ ]\S+\.(?:cpp|cu|h|hpp):\d+\][ ]?         # torch's C++ logging
+    | \[[WIEF]\d*[ ]\S+[ ](?:\d+[ ])?\S+:\d+\][ ]?             # torch, C++ side
+    | [WIEF]\d{{4}}[ ]{_CLOCK}[ ]\d+[ ]\S+\.py:\d+\][ ]?          # torch, Python side
     | (?P<source>\((?:[^()\s]+[ ])?pid=\d+(?:,[ ]ip=[^)]*)?\)     # Ray
         | \[?[A-Za-z0-9][\w.-]*\]?[ ]+\|(?=[ ]|$)                 # docker compose
         | (?:std(?:out|err))[ ][FP](?=[ ]|$)                      # CRI, after its time
         | \d{{1,4}}:(?=[ ]\[{_DATE})                              # srun --label
       )[ ]?
-    | (?:(?:ERROR|WARNING|INFO|DEBUG|CRITICAL)[ ])?
+    | (?:{_LEVEL}[ ])?
       (?P<outer>{_DATE}[T ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?)
-      (?:[ ](?:\|[ ](?:ERROR|WARNING|INFO|DEBUG)[ ]\|[ ]\w+[ ]\|
-        |-[ ](?:ERROR|WARNING|INFO|DEBUG)[ ]-))?(?:[ ]|$)
-    | >[ ]?(?=[\[>]|[ ]{{2}}|[A-Z])                               # quoted in an issue
+      (?:[ ](?:\|[ ]{_LEVEL}[ ]\|[ ]\w+[ ]\|
+        |-[ ]{_LEVEL}[ ]-
+        |{_LEVEL}[ ]\d+[ ]\[(?P<tagged>(?:[ ]{_RANK})*)[ ][\w.]+:\d+\]))?(?:[ ]|$)
+    | {_LEVEL}[ ](?P<vllm>\d\d-\d\d[ ]{_CLOCK})[ ]\[?[\w.]+:\d+\](?:[ ]|$)
+    | >[ ]?(?=[\[>]|[ ]{{2}}|[A-Za-z]|$)                           # quoted in an issue
     """,
     re.VERBOSE,
 )
 #: What a prefix may start with: everything else is spared the expression above.
-_PREFIX_STARTS = (
-    frozenset("[(>0123456789")
-    | frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
-    | frozenset("abcdefghijklmnopqrstuvwxyz")
-)
+_PREFIX_STARTS = frozenset("[(>0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 _RAY_SUFFIX = re.compile(r" \[repeated \d+x across cluster\]$")
 
 
@@ -125,27 +122,27 @@ def parse_line(number: int, raw: bytes) -> LogLine:
     start = 0
     while start < len(text) and text[start] in _PREFIX_STARTS:
         found = _PREFIX.match(text, start)
-        if found is None:
+        if found is None or not found[0]:
             break
         start = found.end()
-        kind = found.lastgroup
-        if kind == "rank" or kind == "stamp":
+        if found["stamp"]:
             stamp = found["stamp"]
             rank = found["rank"].strip() or rank
             # What follows a time and a rank is the message itself, unless a second time does.
             if not text.startswith("[", start):
                 break
-        elif kind == "torchrun":
+        elif found["torchrun"]:
             rank = rank or found["torchrun"]
-        elif kind == "outer":
-            outer = found["outer"]
-        elif kind == "source":
+        elif found["source"]:
             source = f"{source} {found['source']}".strip()
+        else:
+            outer = found["outer"] or found["vllm"] or outer
+            rank = (found["tagged"] or "").strip() or rank
     if start:
         text = text[start:]
     if source and text.endswith("cluster]"):
         text = _RAY_SUFFIX.sub("", text)
-    return LogLine(number, text, rank, stamp or outer, source)
+    return LogLine(number, text, rank, stamp or outer, source, bool(stamp))
 
 
 def printable(text: str) -> str:

@@ -124,13 +124,31 @@ def test_printable_leaves_nothing_that_moves_a_cursor() -> None:
         ),
         ("ERROR 2026-03-03T08:40:11.2Z   File", LogLine(7, "  File", "", "2026-03-03T08:40:11.2Z")),
         (">   File", LogLine(7, "  File")),
+        (
+            "2026-05-17 18:09:43 ERROR 13359 [ DP10 TP10 EP10 scheduler.py:2655]   File",
+            LogLine(7, "  File", "DP10 TP10 EP10", "2026-05-17 18:09:43"),
+        ),
+        (
+            "(Core pid=9) ERROR 08-19 14:31:55 [core.py:718] ValueError: x",
+            LogLine(7, "ValueError: x", "", "08-19 14:31:55", "(Core pid=9)"),
+        ),
+        (
+            "[rank0]:W0430 10:21:34.351000 58757 torch/_dynamo/convert_frame.py:1233]   File",
+            LogLine(7, "  File", "rank0"),
+        ),
+        (
+            "[rank8]:[W516 12:46:57.498 ProcessGroupNCCL.cpp:1826] [PG ID 0] Failed",
+            LogLine(7, "[PG ID 0] Failed", "rank8"),
+        ),
         ("[Errno 98] taken", LogLine(7, "[Errno 98] taken")),
         ("[Autotuner]: Autotuning", LogLine(7, "[Autotuner]: Autotuning")),
         ("    value = a | b", LogLine(7, "    value = a | b")),
     ],
 )
 def test_prefixes_are_peeled(raw: str, expected: LogLine) -> None:
-    assert parse_line(7, raw.encode()) == expected
+    line = parse_line(7, raw.encode())
+    assert line._replace(headed=False) == expected
+    assert line.headed == ("[2026-11-29" in raw or "[09-18" in raw)
 
 
 def test_bytes_that_are_not_utf8_stay_a_line() -> None:
