@@ -316,6 +316,8 @@ def _remote_path(entry: Fields, key: str, default: str | None) -> str:
     home = key == "state" and (path == "~" or path.startswith("~/"))
     if path and not home and not path.startswith("/"):
         entry.problem(key, f"wanted an absolute path on the host, found {described(path)}")
+    elif ":" in path and key != "state":
+        entry.problem(key, "holds a colon, which would split it on PATH")
     return posixpath.normpath(path) if path else path
 
 

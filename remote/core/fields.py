@@ -168,10 +168,22 @@ class Fields:
             self.problem(key, f"wanted text, found {described(value)}")
             return ""
         text = str(value)
-        if "\0" in text:
-            self.problem(key, "holds a NUL character, which no path or command line can carry")
+        unfit = not_carried(text)
+        if unfit:
+            self.problem(key, unfit)
             return ""
         return text
+
+
+def not_carried(text: str) -> str | None:
+    """Why no path, variable or command line can carry the text, if that is so."""
+    if "\0" in text:
+        return "holds a NUL character, which no path or command line can carry"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "holds bytes that are no UTF-8"
+    return None
 
 
 def whole_number(value: object) -> int | None:

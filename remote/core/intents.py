@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
-from remote.core.fields import Fields, described, on_or_off, whole_number
+from remote.core.fields import Fields, described, not_carried, on_or_off, whole_number
 from remote.core.nearest import did_you_mean
 
 Kind = Literal["switch", "count", "name"]
@@ -101,8 +101,10 @@ def read_flags(fields: Fields) -> dict[str, FlagValue | None]:
             if flag is None:
                 wanted = "true, false, text, a number, a list of them or a mapping for JSON"
                 fields.problem(name, f"wanted {wanted}, found {described(value)}")
-            elif "\0" in "".join(flag if isinstance(flag, tuple) else [str(flag)]):
-                fields.problem(name, "holds a NUL character, which no command line can carry")
+                continue
+            unfit = not_carried("".join(flag) if isinstance(flag, tuple) else str(flag))
+            if unfit:
+                fields.problem(name, unfit)
             else:
                 read[name] = flag
     return read
@@ -123,7 +125,7 @@ def _want(kind: Kind, value: object) -> Want | None:
     if kind == "count":
         number = whole_number(value)
         return number if number is not None and number > 0 else None
-    return value if isinstance(value, str) and value and "\0" not in value else None
+    return value if isinstance(value, str) and value and not not_carried(value) else None
 
 
 def _flag_value(value: object) -> FlagValue | None:

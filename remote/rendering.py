@@ -1,0 +1,192 @@
+"""Templates to text: nothing undefined passes, and what a template prints is quoted for a shell.
+
+Every ``{{ … }}`` comes out as one quoted word, whether or not the template's author thought of
+it; the filters below are the only other ways a value can come out.
+
+=============  =====================================================================
+``quote``      one word for a shell (what happens anyway, said aloud)
+``words``      a list as quoted words on one line
+``assign``     ``NAME`` for the left side of an assignment, refused if it is no name
+``comment``    the rest of a comment line: control characters taken out, nothing quoted
+=============  =====================================================================
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from remote.core.environment import UNSET
+from remote.core.flags import flag_lines
+from remote.core.nearest import did_you_mean
+from remote.core.shell import join, quote, variable_name
+from remote.errors import ConfigError
+
+if TYPE_CHECKING:
+    import jinja2
+
+#: Bash refuses an assignment to the first five and makes up the others' values itself.
+_OF_BASH = frozenset(
+    "BASHOPTS EUID PPID SHELLOPTS UID "
+    "_ BASHPID BASH_ARGV0 BASH_COMMAND BASH_SUBSHELL BASH_VERSINFO DIRSTACK EPOCHREALTIME "
+    "EPOCHSECONDS FUNCNAME GROUPS HISTCMD LINENO RANDOM SECONDS SHLVL SRANDOM".split()
+)
+#: By this variable the members of a run are found; its value is the tool's alone.
+RUN_VARIABLE = "SGLANG_REMOTE_RUN"
+#: SPT_NOENV: setproctitle would overwrite /proc/PID/environ, where RUN_VARIABLE is looked for.
+_MARKS = {"SPT_NOENV": "1", "PYTHONUNBUFFERED": "1"}
+
+_UNDEFINED_NAME = re.compile(r"'([^']+)' is undefined")
+
+
+class _Ready(str):
+    """Text that a filter has made fit to stand in a script."""
+
+
+def render(template: str, folders: Sequence[Path], values: Mapping[str, object]) -> str:
+    """The template's text with these values.
+
+    Args:
+        template: its file name, looked for in ``folders`` in order.
+        values: what it may name.
+
+    Raises:
+        ConfigError: no such template, an error in it, a name that is undefined, or a value that
+            can't stand in a script; with the template's name and line.
+    """
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([str(folder) for folder in folders]),
+        undefined=jinja2.StrictUndefined,
+        finalize=_finalize,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(quote=_quote, words=_words, assign=_assign, comment=_comment)
+    try:
+        return environment.get_template(template).render(values)
+    except jinja2.TemplateNotFound as missing:
+        known = sorted({path.name for folder in folders for path in folder.glob("*.j2")})
+        raise ConfigError(
+            f"no template {missing.name!r}{did_you_mean(str(missing.name), known)}",
+            evidence=[str(folder) for folder in folders],
+        ) from missing
+    except jinja2.TemplateSyntaxError as wrong:
+        raise ConfigError(
+            f"template {wrong.name or template}, line {wrong.lineno}: {wrong.message}",
+            evidence=_quoted_line(wrong.filename, wrong.lineno),
+        ) from wrong
+    except jinja2.UndefinedError as undefined:
+        raise _undefined(template, undefined, values) from undefined
+    except ConfigError as refused:
+        name, line, evidence = _place(template, refused)
+        raise ConfigError(
+            f"template {name}, line {line}: {refused.message}", evidence=evidence
+        ) from refused
+
+
+def launch_script(
+    folders: Sequence[Path],
+    *,
+    run: str,
+    profile: str,
+    run_folder: str,
+    venv: str,
+    fixed_env: Mapping[str, str],
+    server_env: Mapping[str, str],
+    argv: Sequence[str],
+) -> str:
+    """The bash script that is left on the host and starts the server in its place.
+
+    Args:
+        run: the run's id.
+        run_folder: absolute, on the host; the script's pid is written there.
+        fixed_env: PATH, VIRTUAL_ENV, CUDA_HOME (:func:`remote.core.environment.fixed`).
+        server_env: the server's own variables, set over the fixed ones.
+        argv: the words after ``-m sglang.launch_server``.
+
+    Raises:
+        ConfigError: a variable that a script can't set, and whatever :func:`render` raises.
+    """
+    for name in server_env:
+        if name in _OF_BASH or name == RUN_VARIABLE:
+            owner = "bash" if name in _OF_BASH else "the run's mark"
+            raise ConfigError(f"the variable {name} belongs to {owner}: the server can't be given it")
+    values: dict[str, object] = {
+        "run": run,
+        "profile": profile,
+        "run_folder": run_folder,
+        "venv": venv,
+        "unset": UNSET,
+        "fixed_env": {**fixed_env, **_MARKS},
+        "server_env": server_env,
+        "run_env": {RUN_VARIABLE: run},
+        "python": f"{venv}/bin/python",
+        "flags": flag_lines(argv),
+    }
+    return render("launch.sh.j2", folders, values)
+
+
+def _finalize(value: object) -> str:
+    """What ``{{ … }}`` prints: one quoted word, unless a filter has seen to it."""
+    return value if isinstance(value, _Ready) else _quote(value)
+
+
+def _quote(value: object) -> _Ready:
+    if isinstance(value, _Ready):
+        return value
+    if isinstance(value, (Mapping, list, tuple, set)) or value is None:
+        raise ConfigError(f"a {type(value).__name__} can't be printed as one word: name its parts")
+    return _Ready(quote(str(value)))
+
+
+def _words(values: Sequence[object]) -> _Ready:
+    return _Ready(join([str(value) for value in values]))
+
+
+def _assign(name: object) -> _Ready:
+    return _Ready(variable_name(str(name)))
+
+
+def _comment(value: object) -> _Ready:
+    return _Ready("".join(mark if mark.isprintable() else "?" for mark in str(value)))
+
+
+def _undefined(
+    template: str, error: jinja2.UndefinedError, values: Mapping[str, object]
+) -> ConfigError:
+    match = _UNDEFINED_NAME.search(error.message or "")
+    near = did_you_mean(match[1], values) if match else ""
+    name, line, evidence = _place(template, error)
+    return ConfigError(
+        f"template {name}, line {line}: {error.message}{near}",
+        evidence=evidence,
+        hint=f"it may use {', '.join(sorted(values))}",
+    )
+
+
+def _place(template: str, error: BaseException) -> tuple[str, int, list[str]]:
+    """Template, line and quoted line where the error was raised.
+
+    Jinja2 makes the traceback's frames stand for the template's own lines.
+    """
+    name, line, evidence = template, 0, list[str]()
+    frame = error.__traceback__
+    while frame is not None:
+        file = frame.tb_frame.f_code.co_filename
+        if file.endswith(".j2"):
+            name, line = Path(file).name, frame.tb_lineno
+            evidence = _quoted_line(file, line)
+        frame = frame.tb_next
+    return name, line, evidence
+
+
+def _quoted_line(file: str | None, line: int) -> list[str]:
+    if file is None or not Path(file).is_file():
+        return []
+    lines = Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
+    return [f"{file}:{line}: {lines[line - 1].strip()}"] if 0 < line <= len(lines) else []
