@@ -237,7 +237,7 @@ class Check:
         return True  # having passed is all it leaves
 
     def run(self, work: Work, detail: Detail) -> None:
-        modules = ("torch", "flashinfer", "flashinfer.comm", "sglang.srt.entrypoints.http_server")
+        modules = ("torch", "flashinfer", "sglang.srt.entrypoints.http_server")
         for module in modules:
             detail(f"import {module}")
             program = f"import {module}"
