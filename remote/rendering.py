@@ -27,11 +27,32 @@ from remote.errors import ConfigError
 if TYPE_CHECKING:
     import jinja2
 
-#: Bash refuses an assignment to the first five and makes up the others' values itself.
+#: Bash refuses an assignment to some of these and makes up the others' values itself.
 _OF_BASH = frozenset(
-    "BASHOPTS EUID PPID SHELLOPTS UID "
-    "_ BASHPID BASH_ARGV0 BASH_COMMAND BASH_SUBSHELL BASH_VERSINFO DIRSTACK EPOCHREALTIME "
-    "EPOCHSECONDS FUNCNAME GROUPS HISTCMD LINENO RANDOM SECONDS SHLVL SRANDOM".split()
+    {
+        "BASHOPTS",
+        "BASHPID",
+        "BASH_ARGV0",
+        "BASH_COMMAND",
+        "BASH_SUBSHELL",
+        "BASH_VERSINFO",
+        "DIRSTACK",
+        "EPOCHREALTIME",
+        "EPOCHSECONDS",
+        "EUID",
+        "FUNCNAME",
+        "GROUPS",
+        "HISTCMD",
+        "LINENO",
+        "PPID",
+        "RANDOM",
+        "SECONDS",
+        "SHELLOPTS",
+        "SHLVL",
+        "SRANDOM",
+        "UID",
+        "_",
+    }
 )
 #: By this variable the members of a run are found; its value is the tool's alone.
 RUN_VARIABLE = "SGLANG_REMOTE_RUN"
@@ -115,7 +136,7 @@ def launch_script(
     for name in server_env:
         if name in _OF_BASH or name == RUN_VARIABLE:
             owner = "bash" if name in _OF_BASH else "the run's mark"
-            raise ConfigError(f"the variable {name} belongs to {owner}: the server can't be given it")
+            raise ConfigError(f"{name} belongs to {owner}: no variable of the server's own")
     values: dict[str, object] = {
         "run": run,
         "profile": profile,

@@ -224,12 +224,12 @@ def _decide(
     source = None if asked is None else asked.source
     told = [name for name in raw if name in flags_of(intent)]
     against = _against(intent, unavailable, before)
-    if told and (asked is not None or against):
+    if asked is None and (told or not against):
+        return None, {}
+    if told:
         left = ", ".join(f"--{name} ({raw[name].source})" for name in told)
         return Decision(intent, want, source, None, (), f"left to {left}"), {}
     target: Want = False if against or want is None else want
-    if asked is None and not against:
-        return None, {}
     try:
         spelling = say(intent, target, parser)
     except CannotSay as missing:
