@@ -47,6 +47,13 @@ class FlagSpec:
     def takes_value(self) -> bool:
         return self.kind != "flag"
 
+    def not_offered(self, value: str) -> str | None:
+        """What to say where the value is none of its choices."""
+        if not self.choices or value in self.choices:
+            return None
+        near = did_you_mean(value, self.choices) or f"; it offers {', '.join(self.choices)}"
+        return f"--{self.name}: {value!r} is not offered{near}"
+
 
 @dataclass(frozen=True)
 class InstalledParser:
@@ -208,8 +215,9 @@ def _plain(plain: _Plain, want: Want, parser: InstalledParser) -> Spelling:
     if want is True:
         return Spelling({spec.name: True}, "as asked", (Expected(plain.reported, (True,)),))
     value = str(want)
-    if spec.choices and value not in spec.choices:
-        raise CannotSay(f"--{spec.name} does not offer {value}{did_you_mean(value, spec.choices)}")
+    refused = spec.not_offered(value)
+    if refused:
+        raise CannotSay(refused)
     # "auto" is resolved during the start: anything may be reported.
     allowed = plain.same.get(value, (want,))
     expects = () if value == "auto" else (Expected(plain.reported, allowed),)

@@ -282,9 +282,9 @@ def _problem(name: str, value: FlagValue, parser: InstalledParser) -> str | None
     if len(values) > 1 and not spec.several:
         return f"--{name}: takes one value, not {len(values)}"
     for each in values:
-        if spec.choices and each not in spec.choices:
-            near = did_you_mean(each, spec.choices)
-            return f"--{name}: {each!r} is not offered{near}, of {', '.join(spec.choices)}"
+        refused = spec.not_offered(each)
+        if refused:
+            return refused
         if not _converts(each, spec):
             return f"--{name}: {each!r} is no {spec.kind}"
         if isinstance(value, tuple) and each.startswith("-") and not _HUMAN_NUMBER.match(each):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 
@@ -47,7 +48,8 @@ def described(action: argparse.Action) -> dict[str, object]:
         if action.type is not None:
             flag["type"] = getattr(action.type, "__name__", str(action.type))
     if action.default not in (None, argparse.SUPPRESS):
-        flag["default"] = action.default
+        finite = not isinstance(action.default, float) or math.isfinite(action.default)
+        flag["default"] = action.default if finite else str(action.default)
     if action.choices is not None:
         flag["choices"] = sorted(str(choice) for choice in action.choices)
     kind = type(action).__name__

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 
 from remote import config, profile
 from remote.core import server_args
-from remote.core.flag_table import InstalledParser
+from remote.core.flag_table import FlagSpec, InstalledParser
 from remote.core.flags import (
     Decision,
     FlagPlan,
@@ -25,6 +27,7 @@ from remote.core.layers import Sourced
 from remote.errors import PreflightFailed
 
 CASES = Path(__file__).parent.parent / "cases"
+PARSER_FLAGS = Path(config.__file__).parent / "payload" / "parser_flags.py"
 VERSIONS = ("0.5.8", "0.5.9", "0.5.12", "0.5.15.post1", "0.5.23")
 SERVER = ServerAddress(model="M", bind="127.0.0.1", port=30000)
 NO_GPU = (
@@ -207,18 +210,21 @@ def test_everything_the_parser_would_refuse_comes_at_once() -> None:
             "watchdog-timeout": "soon",
             "context-length": "1.5k5",
             "load-format": "dumy",
+            "schedule-policy": "xyz",
             "sleep-on-idle": "yes",
             "served-model-name": True,
             "enable-piecewise-cuda-graph": True,
         },
     ) == [
-        "kv_cache_dtype: fp8_e4m: --kv-cache-dtype does not offer fp8_e4m; "
+        "kv_cache_dtype: fp8_e4m: --kv-cache-dtype: 'fp8_e4m' is not offered; "
         "did you mean fp8_e4m3? (profile p)",
         "--max-runing-requests: unknown; did you mean --max-running-requests? (--set)",
         "--tp: unknown; did you mean --tp-size? (--set)",
         "--watchdog-timeout: 'soon' is no float (--set)",
         "--context-length: '1.5k5' is no human_readable_int (--set)",
         "--load-format: 'dumy' is not offered; did you mean dummy? (--set)",
+        "--schedule-policy: 'xyz' is not offered; it offers dfs-weight, fcfs, lof, lpm, "
+        "priority, random, routing-key (--set)",
         "--sleep-on-idle: takes no value, only true or false (--set)",
         "--served-model-name: wants a value (--set)",
         "--enable-piecewise-cuda-graph: is accepted and ignored from 0.5.10 on: "
@@ -236,12 +242,6 @@ def test_an_intent_without_any_flag_is_refused() -> None:
     ]
 
 
-def test_a_parser_that_could_not_be_read_says_its_own_error() -> None:
-    with pytest.raises(PreflightFailed) as caught:
-        InstalledParser.from_answer({"error": "ModuleNotFoundError: No module named 'sglang'"})
-    assert caught.value.evidence == ("ModuleNotFoundError: No module named 'sglang'",)
-
-
 def test_a_value_that_looks_like_a_flag_stays_a_value() -> None:
     made = planned("0.5.9", flags={"served-model-name": "--port", "cuda-graph-bs": ("1", "2")})
     assert flag_lines(made.argv)[-2:] == [
@@ -251,6 +251,94 @@ def test_a_value_that_looks_like_a_flag_stays_a_value() -> None:
     assert refusals("0.5.9", flags={"lora-paths": ("a", "--b")}) == [
         "--lora-paths: '--b' in a list would be taken for a flag (--set)"
     ]
+
+
+#: Prints while it is imported, as SGLang's own imports do.
+NOISY_SGLANG = """
+import os
+print("INFO: kernels not found")
+os.system("echo from a child")
+class ServerArgs:
+    @staticmethod
+    def add_cli_args(parser):
+        parser.add_argument("--tp-size", "--tensor-parallel-size", type=int, default=1)
+        parser.add_argument("--enable-metrics", action="store_true")
+        parser.add_argument("--kv-cache-dtype", choices=["fp8_e5m2", "auto"], default="auto")
+        parser.add_argument("--cuda-graph-bs", type=int, nargs="+")
+        parser.add_argument("--rate", type=float, default=float("inf"))
+"""
+
+
+def asked_of_the_host(site: Path) -> InstalledParser:
+    """What the payload prints where ``site`` holds the packages, read as the deploy reads it."""
+    done = subprocess.run(
+        [sys.executable, "-s", str(PARSER_FLAGS)],
+        capture_output=True,
+        check=True,
+        env={"PYTHONPATH": str(site)},
+    )
+    (line,) = done.stdout.splitlines()
+    return InstalledParser.from_answer(json.loads(line))
+
+
+def fake_sglang(site: Path, source: str) -> None:
+    package = site / "sglang" / "srt"
+    package.mkdir(parents=True)
+    (package / "server_args.py").write_text(source, encoding="utf-8")
+    (site / "sglang-9.8.7.dist-info").mkdir()
+    (site / "sglang-9.8.7.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: sglang\nVersion: 9.8.7\n", encoding="utf-8"
+    )
+
+
+def test_the_hosts_own_parser_is_read_through_its_noise(tmp_path: Path) -> None:
+    fake_sglang(tmp_path, NOISY_SGLANG)
+    installed = asked_of_the_host(tmp_path)
+    assert installed.release == (9, 8, 7)
+    assert set(installed.flags) == {
+        "tp-size",
+        "tensor-parallel-size",
+        "enable-metrics",
+        "kv-cache-dtype",
+        "cuda-graph-bs",
+        "rate",
+    }
+    assert installed.flags["tp-size"] == FlagSpec("tp-size", "int", 1, (), several=False)
+    assert installed.flags["kv-cache-dtype"].choices == ("auto", "fp8_e5m2")
+    assert installed.flags["cuda-graph-bs"].several
+    assert not installed.flags["enable-metrics"].takes_value
+    made = plan({"tensor_parallel": Sourced(8, "profile p")}, {}, installed, {}, SERVER)
+    assert told(made) == "--tp-size 8"
+    with pytest.raises(PreflightFailed) as caught:
+        plan({}, {"rate": Sourced(("1", "2"), "--set")}, installed, {}, SERVER)
+    assert list(caught.value.evidence) == ["--rate: takes one value, not 2 (--set)"]
+
+
+@pytest.mark.parametrize(
+    ("source", "first", "cause"),
+    [
+        (
+            "try:\n    import no_such_torch\nexcept ImportError as e:\n"
+            "    raise RuntimeError('no kernels') from e",
+            "RuntimeError: no kernels",
+            "ModuleNotFoundError: No module named 'no_such_torch'",
+        ),
+        ("raise SystemExit(3)", "SystemExit: 3", "SystemExit: 3"),
+    ],
+)
+def test_an_sglang_that_does_not_import_gives_its_error_and_the_cause(
+    tmp_path: Path, source: str, first: str, cause: str
+) -> None:
+    fake_sglang(tmp_path, source)
+    with pytest.raises(PreflightFailed) as caught:
+        asked_of_the_host(tmp_path)
+    assert (caught.value.evidence[0], caught.value.evidence[-1]) == (first, cause)
+
+
+def test_a_venv_without_sglang_says_so(tmp_path: Path) -> None:
+    with pytest.raises(PreflightFailed) as caught:
+        asked_of_the_host(tmp_path)
+    assert caught.value.evidence == ("ModuleNotFoundError: No module named 'sglang'",)
 
 
 def reported(case: str) -> Mapping[str, object]:
