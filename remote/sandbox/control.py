@@ -20,7 +20,7 @@ from remote.sandbox.entry import host_entry
 from remote.sandbox.layout import PRIVATE_FOLDER, Layout
 from remote.sandbox.packages import load_pins
 from remote.sandbox.pip import Pip
-from remote.sandbox.process import with_environment
+from remote.sandbox.process import started_in
 from remote.sandbox.record import ServerRecord
 from remote.sandbox.setup import Plan, Progress, StepState
 from remote.sandbox.steps import Work, all_steps, installed, python_minor
@@ -113,12 +113,21 @@ class Sandbox:
             work = Work(layout, Pip(layout.venv_python, layout.setup_log, (lock,)), pins, confirm)
             set_up = setup.run(work, all_steps(pins), report)
             record = self._server()
-            started = record is None
-            port = record.port if record is not None else start_server(layout)
+            started = record is None or not layout.known_hosts.is_file()
+            if record is None or started:
+                self._stop_server()  # one whose keys are gone lets nobody in
+                port = start_server(layout)
+            else:
+                port = record.port
         return SandboxEntry(host_entry(layout, port), set_up, started)
 
     def status(self) -> SandboxStatus:
-        """Look, and change nothing."""
+        """Look, and change nothing.
+
+        Raises:
+            ConfigError: not Linux, or a Python without pinned packages and no venv yet.
+        """
+        require_linux(sys.platform, platform.machine())
         layout = self.layout
         there = layout.folder.is_dir()
         python = python_minor(layout)
@@ -135,8 +144,8 @@ class Sandbox:
         )
 
     def leftover_pids(self) -> tuple[int, ...]:
-        """Processes started through the sandbox that still run: their HOME is its own."""
-        return with_environment(f"HOME={self.layout.home}")
+        """Processes started through the sandbox that still run."""
+        return started_in(self.layout.home, self.layout.venv)
 
     def down(self) -> Down:
         """Stop the SSH server, if the process on record is still that server; nothing else.
@@ -145,7 +154,7 @@ class Sandbox:
         """
         if not self.layout.folder.is_dir():
             return Down(None, ())
-        with self._locked(lambda progress: None):
+        with self._locked(_unreported):
             return self._stop_server()
 
     def reset(self) -> int:
@@ -160,12 +169,13 @@ class Sandbox:
         layout = self.layout
         if not layout.folder.is_dir():
             return 0
-        if not layout.lock.exists() and any(layout.folder.iterdir()):
+        if foreign := layout.foreign():
             raise ToolError(
-                f"{layout.folder} is not a folder that the embedded host made",
-                hint="nothing was removed",
+                f"{layout.folder} holds what the embedded host did not put there",
+                evidence=[str(path) for path in foreign],
+                hint="nothing was removed; move these away first",
             )
-        with self._locked(lambda progress: None):
+        with self._locked(_unreported):
             if leftovers := self.leftover_pids():
                 raise ToolError(
                     f"{len(leftovers)} process(es) of the embedded host still run",
@@ -268,6 +278,10 @@ def start_server(layout: Layout) -> int:
             hint=f"its log is {layout.server_log}",
         )
     return int(said)
+
+
+def _unreported(progress: Progress) -> None:
+    """A listener for work too short to follow."""
 
 
 def command_line(pid: int) -> str:

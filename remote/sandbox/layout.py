@@ -74,3 +74,14 @@ class Layout:
     @property
     def lock(self) -> Path:
         return self.folder / "lock"
+
+    def foreign(self) -> tuple[Path, ...]:
+        """What lies in the folder and is none of the above, nor half-written for one of them."""
+        files = (self.server_record, self.setup_record, self.setup_log, self.lock)
+        ours = {self.home, self.ssh, *files}
+        half_written = tuple(f".{path.name}." for path in files)
+        return tuple(
+            path
+            for path in sorted(self.folder.iterdir())
+            if path not in ours and not path.name.startswith(half_written)
+        )

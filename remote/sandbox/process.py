@@ -9,7 +9,6 @@ import contextlib
 import os
 import select
 import signal
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,17 +66,21 @@ class ProcessId:
         return True
 
 
-def with_environment(entry: str) -> tuple[int, ...]:
-    """Pids of this user's processes whose environment holds ``NAME=value``, lowest first."""
-    wanted = os.fsencode(entry)
-    return tuple(sorted(pid for pid, environment in _environments() if wanted in environment))
+def started_in(home: Path, venv: Path) -> tuple[int, ...]:
+    """Pids of this user's processes that belong to a home, lowest first.
 
-
-def _environments() -> Iterator[tuple[int, list[bytes]]]:
+    Those with that ``HOME`` in their environment, and those that have files of the venv mapped:
+    a program that sets its title (SGLang's schedulers do) may have overwritten its environment.
+    """
+    entry = b"HOME=" + os.fsencode(home)
+    mapped = os.fsencode(venv) + b"/"
+    found = []
     for folder in _PROC.iterdir():
         if folder.name.isdigit():
-            try:
-                raw = (folder / "environ").read_bytes()
-            except OSError:  # another user's, or gone meanwhile
-                continue
-            yield int(folder.name), raw.split(b"\0")
+            with contextlib.suppress(OSError):  # another user's, or gone meanwhile
+                if (
+                    entry in (folder / "environ").read_bytes().split(b"\0")
+                    or mapped in (folder / "maps").read_bytes()
+                ):
+                    found.append(int(folder.name))
+    return tuple(sorted(found))

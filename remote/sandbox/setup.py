@@ -108,15 +108,16 @@ def plan(layout: Layout, steps: Sequence[Step]) -> Plan:
 
 
 def check_disk(todo: Plan, free_bytes: int) -> None:
-    """Refuse to begin what would not fit.
+    """Refuse to begin what would not fit, the downloads counted that pip unpacks from.
 
     Raises:
         ToolError: naming what is free and what is needed.
     """
-    if free_bytes < todo.disk_bytes:
+    needed = todo.disk_bytes + todo.download_bytes
+    if free_bytes < needed:
         raise ToolError(
             f"not enough disk for the embedded host in {todo.folder}: "
-            f"{free_bytes / 1e9:.1f} GB free, {todo.disk_bytes / 1e9:.1f} GB needed",
+            f"{free_bytes / 1e9:.1f} GB free, {needed / 1e9:.1f} GB needed on the way",
             hint="make room, or name a folder on another disk",
         )
 

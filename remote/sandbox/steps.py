@@ -95,7 +95,7 @@ class Venv:
     purpose: str = f"a venv by {sys.executable}"
     inputs: str = PIP
     download_bytes: int = 2 * MB
-    disk_bytes: int = 20 * MB
+    disk_bytes: int = 25 * MB
 
     def found(self, layout: Layout) -> bool:
         # venv writes the activate scripts last; pip's own upgrade comes after them.
@@ -119,7 +119,7 @@ class Torch:
     purpose: str = "a CPU build of torch"
     inputs: str = TORCH
     download_bytes: int = 192 * MB
-    disk_bytes: int = 720 * MB
+    disk_bytes: int = 730 * MB
 
     def found(self, layout: Layout) -> bool:
         version = installed(layout).get("torch", "")
@@ -227,7 +227,7 @@ class Check:
     name: str = "check"
     purpose: str = "importing SGLang and FlashInfer"
     download_bytes: int = 0
-    disk_bytes: int = 100 * MB  # bytecode
+    disk_bytes: int = 110 * MB  # bytecode
 
     @property
     def inputs(self) -> str:
@@ -250,9 +250,9 @@ def all_steps(pins: Pins) -> tuple[Step, ...]:
         Keys(),
         Venv(),
         Torch(),
-        Packages("libraries", "Python packages", pins.libraries, 270 * MB, 950 * MB),
-        Packages("sglang", "SGLang and torchvision", pins.group(SGLANG_GROUP), 15 * MB, 60 * MB),
-        Packages("flashinfer", "FlashInfer", pins.group(FLASHINFER_GROUP), 15 * MB, 60 * MB),
+        Packages("libraries", "Python packages", pins.libraries, 382 * MB, 1380 * MB),
+        Packages("sglang", "SGLang and torchvision", pins.group(SGLANG_GROUP), 13 * MB, 47 * MB),
+        Packages("flashinfer", "FlashInfer", pins.group(FLASHINFER_GROUP), 14 * MB, 67 * MB),
         Shims(),
         TinyModel(),
     ]

@@ -4,8 +4,6 @@
 until one of the modules below is imported: then, and once, what that module misses is provided.
 """
 
-from __future__ import annotations
-
 import sys
 
 
