@@ -89,8 +89,10 @@ _LEVEL = r"(?:ERROR|WARNING|INFO|DEBUG|CRITICAL)"
 #: One prefix at a time; the alternatives are tried in this order, again and again.
 _PREFIX = re.compile(
     rf"""
-      \[(?P<stamp>(?:{_DATE}|\d\d-\d\d)[ T]{_CLOCK}) (?P<rank>(?:[ ]{_RANK})*) \][ ]?
+      \[(?P<ci>{_DATE}T{_CLOCK}Z)\][ ]                           # a CI system
+    | \[(?P<stamp>(?:{_DATE}|\d\d-\d\d)[ T]{_CLOCK}) (?P<rank>(?:[ ]{_RANK})*) \][ ]?
     | \[(?P<torchrun>rank\d+)\]:[ ]?
+    | \[gpu=(?P<gpu>\d+)\][ ]                                  # SGLang before 0.3
     | \[[WIEF]\d*[ ]\S+[ ](?:\d+[ ])?\S+:\d+\][ ]?             # torch, C++ side
     | [WIEF]\d{{4}}[ ]{_CLOCK}[ ]\d+[ ]\S+\.py:\d+\][ ]?          # torch, Python side
     | (?P<source>\((?:[^()\s]+[ ])?pid=\d+(?:,[ ]ip=[^)]*)?\)     # Ray
@@ -101,7 +103,7 @@ _PREFIX = re.compile(
     | (?:{_LEVEL}[ ])?
       (?P<outer>{_DATE}[T ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?)
       (?:[ ](?:\|[ ]{_LEVEL}[ ]\|[ ]\w+[ ]\|
-        |-[ ]{_LEVEL}[ ]-
+        |-[ ](?:[\w.]+[ ]-[ ])?{_LEVEL}[ ]-
         |{_LEVEL}[ ]\d+[ ]\[(?P<tagged>(?:[ ]{_RANK})*)[ ][\w.]+:\d+\]))?(?:[ ]|$)
     | {_LEVEL}[ ](?P<vllm>\d\d-\d\d[ ]{_CLOCK})[ ]\[?[\w.]+:\d+\](?:[ ]|$)
     | >[ ]?(?=[\[>]|[ ]{{2}}|[A-Za-z]|$)                           # quoted in an issue
@@ -133,10 +135,12 @@ def parse_line(number: int, raw: bytes) -> LogLine:
                 break
         elif found["torchrun"]:
             rank = rank or found["torchrun"]
+        elif found["gpu"]:
+            rank = rank or f"TP{found['gpu']}"
         elif found["source"]:
             source = f"{source} {found['source']}".strip()
         else:
-            outer = found["outer"] or found["vllm"] or outer
+            outer = found["outer"] or found["ci"] or found["vllm"] or outer
             rank = (found["tagged"] or "").strip() or rank
     if start:
         text = text[start:]

@@ -51,7 +51,7 @@ class LogReader:
             for readers that want more of the text than the events carry.
     """
 
-    def __init__(self, on_line: Callable[[LogLine], None] | None = None) -> None:
+    def __init__(self, on_line: Callable[[LogLine], object] | None = None) -> None:
         self._splitter = SegmentSplitter()
         self._on_line = on_line
         self._events: list[Event] = []
