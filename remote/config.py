@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from remote.core import defaults
+from remote.core.defaults import DEFAULTS as DEFAULTS
 from remote.core.fields import Fields, Problems, described, whole_number
 from remote.core.intents import FlagValue, Want, read_flags, read_reasons, read_wants
 from remote.core.nearest import did_you_mean
@@ -20,29 +22,6 @@ from remote.errors import ConfigError
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
 #: The embedded host's name; no host of that name can be configured.
 SANDBOX = "sandbox"
-
-#: Handed to Invoke, which reads the environment only for keys declared here or in the file.
-#: It converts a variable to the type it finds and takes any word but ``0`` for true, so the
-#: one switch is text here: INVOKE_SSH_ACCEPT_NEW_HOST_KEYS=false must not mean yes. Lists can't
-#: come from the environment at all: the matrix is text too.
-DEFAULTS: Mapping[str, object] = {
-    "host": "",
-    "hosts": {},
-    "templates": "",
-    "runs": "runs",
-    "sandbox": {"folder": ".sandbox"},
-    "ssh": {
-        "connect_timeout_s": 10.0,
-        "accept_new_host_keys": "false",
-        "keepalive_s": 15.0,
-    },
-    "bench": {
-        "concurrency": "1,10,256,1024",
-        "input_len": 1024,
-        "output_len": 1024,
-        "repeats": 3,
-    },
-}
 
 #: Top-level keys that are Invoke's.
 INVOKE_KEYS = frozenset({"debug", "run", "runners", "sudo", "tasks", "timeouts"})
@@ -185,12 +164,12 @@ def load(settings: Mapping[str, object], project: Path) -> Settings:
         },
         default_host=top.optional_text("host"),
         templates=None if templates is None else _local(templates, project),
-        runs=_local(top.text("runs", "runs"), project),
-        sandbox_folder=_local(sandbox.text("folder", ".sandbox"), project),
+        runs=_local(top.text("runs", defaults.RUNS), project),
+        sandbox_folder=_local(sandbox.text("folder", defaults.SANDBOX_FOLDER), project),
         ssh=SSHSettings(
-            connect_timeout_s=ssh.seconds("connect_timeout_s", 10.0),
+            connect_timeout_s=ssh.seconds("connect_timeout_s", defaults.CONNECT_TIMEOUT_S),
             accept_new_host_keys=ssh.switch("accept_new_host_keys", False),
-            keepalive_s=ssh.seconds("keepalive_s", 15.0),
+            keepalive_s=ssh.seconds("keepalive_s", defaults.KEEPALIVE_S),
         ),
         bench=bench,
     )
@@ -337,4 +316,9 @@ def _listed(hosts: Mapping[str, HostSettings]) -> list[str]:
     return [f"{name}: {host.address}" for name, host in hosts.items()]
 
 
-_DEFAULT_BENCH = BenchSettings((1, 10, 256, 1024), input_len=1024, output_len=1024, repeats=3)
+_DEFAULT_BENCH = BenchSettings(
+    concurrency=tuple(int(level) for level in defaults.CONCURRENCY.split(",")),
+    input_len=defaults.INPUT_LEN,
+    output_len=defaults.OUTPUT_LEN,
+    repeats=defaults.REPEATS,
+)

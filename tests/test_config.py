@@ -13,6 +13,7 @@ import pytest
 from invoke.config import Config
 
 from remote import config
+from remote.core.defaults import DEFAULTS
 from remote.errors import ConfigError
 
 FOUR_LINES: dict[str, object] = {
@@ -24,7 +25,7 @@ FOUR_LINES: dict[str, object] = {
 
 
 def load(tmp_path: Path, **top: object) -> config.Settings:
-    return config.load({**config.DEFAULTS, **top}, tmp_path)
+    return config.load({**DEFAULTS, **top}, tmp_path)
 
 
 def gpu(**changes: object) -> dict[str, object]:
@@ -195,7 +196,7 @@ def merged(monkeypatch: pytest.MonkeyPatch, file: Mapping[str, object], **env: s
         monkeypatch.delenv(name)
     for name, value in env.items():
         monkeypatch.setenv(name, value)
-    merged = Config(lazy=True, defaults={**Config.global_defaults(), **config.DEFAULTS})
+    merged = Config(lazy=True, defaults={**Config.global_defaults(), **DEFAULTS})
     merged.load_collection(dict(file))
     merged.load_shell_env()
     return merged

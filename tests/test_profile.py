@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from remote import config, profile
+from remote.core.defaults import DEFAULTS
 from remote.core.layers import Sourced
 from remote.errors import ConfigError
 
@@ -23,7 +24,7 @@ def host(**changes: object) -> config.HostSettings:
         "port": 30000,
         **changes,
     }
-    return config.host_from("gpu", entry, config.load(config.DEFAULTS, Path()).bench)
+    return config.host_from("gpu", entry, config.load(DEFAULTS, Path()).bench)
 
 
 @pytest.fixture

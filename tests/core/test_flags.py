@@ -12,6 +12,7 @@ import pytest
 
 from remote import config, profile
 from remote.core import server_args
+from remote.core.defaults import DEFAULTS
 from remote.core.flag_table import FlagSpec, InstalledParser
 from remote.core.flags import (
     Decision,
@@ -100,7 +101,7 @@ SHIPPED = [
 def test_shipped_profiles_word_for_word(name: str, version: str, kind: str, expected: str) -> None:
     entry = {"address": "a", "venv": "/v", "model": "M", "port": 30000}
     differences = {"gpu": GPU_HOST, "cpu": CPU_HOST}[kind]
-    bench = config.load(config.DEFAULTS, Path()).bench
+    bench = config.load(DEFAULTS, Path()).bench
     host = config.host_from("box", {**entry, **differences}, bench)
     asked = profile.load(name, (config.TEMPLATES,), host)
     made = plan(asked.want, asked.flags, parser(version), host.unavailable, SERVER)
