@@ -38,6 +38,32 @@ class Address:
     user: str | None = None
     port: int | None = None
 
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """From ``[user@]host-or-alias[:port]``; a bare IPv6 address stands in brackets.
+
+        Raises:
+            ValueError: it is none.
+        """
+        user, at, rest = text.rpartition("@")
+        bracketed = _BRACKETED.match(rest)
+        if bracketed:
+            host, port = bracketed["host"], bracketed["port"]
+        elif rest.count(":") == 1:
+            host, _, port = rest.partition(":")
+        else:
+            host, port = rest, None
+        number = None if port is None else whole_number(port)
+        words = [host, user] if at else [host]
+        # OpenSSH takes a leading dash for an option.
+        if (
+            any(not word or word.startswith("-") for word in words)
+            or any(not character.isprintable() or character == " " for character in text)
+            or (port is not None and (number is None or not 0 < number < 65536))
+        ):
+            raise ValueError(text)
+        return cls(host=host, user=user or None, port=number)
+
     def __str__(self) -> str:
         user = f"{self.user}@" if self.user else ""
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -77,7 +103,8 @@ class HostSettings:
     """One configured host.
 
     ``venv``, ``cuda_home`` and ``state`` are paths there (``state`` may begin with ``~/``);
-    ``identity_file`` and ``known_hosts`` are paths here. ``bind`` and ``port`` are the server's.
+    ``identity_file``, ``known_hosts`` and ``ssh_config`` are paths here (``ssh_config`` may be
+    ``none``: no file is read). ``bind`` and ``port`` are the server's.
     """
 
     name: str
@@ -91,6 +118,7 @@ class HostSettings:
     state: str = "~/.sglang-remote"
     identity_file: Path | None = None
     known_hosts: Path | None = None
+    ssh_config: str | None = None
     overrides: Overrides = field(default_factory=Overrides)
     unavailable: Mapping[str, str] = field(default_factory=dict)
     profiles: Mapping[str, Overrides] = field(default_factory=dict)
@@ -203,6 +231,9 @@ def host_from(name: str, mapping: Mapping[str, object], bench: BenchSettings) ->
 def _host(name: str, entry: Fields, project: Path, bench: BenchSettings) -> HostSettings:
     identity_file = entry.optional_text("identity_file")
     known_hosts = entry.optional_text("known_hosts")
+    ssh_config = entry.optional_text("ssh_config")
+    if ssh_config not in (None, "none"):
+        ssh_config = str(_local(ssh_config, project))
     unavailable = entry.section("unavailable")
     profiles = entry.section("profiles")
     host = HostSettings(
@@ -217,6 +248,7 @@ def _host(name: str, entry: Fields, project: Path, bench: BenchSettings) -> Host
         state=_remote_path(entry, "state", "~/.sglang-remote"),
         identity_file=None if identity_file is None else _local(identity_file, project),
         known_hosts=None if known_hosts is None else _local(known_hosts, project),
+        ssh_config=ssh_config,
         overrides=_overrides(entry),
         unavailable=read_reasons(unavailable),
         profiles={
@@ -269,25 +301,12 @@ def _concurrency(section: Fields, default: tuple[int, ...]) -> tuple[int, ...]:
 
 def _address(entry: Fields) -> Address:
     text = entry.text("address")
-    user, at, rest = text.rpartition("@")
-    bracketed = _BRACKETED.match(rest)
-    if bracketed:
-        host, port = bracketed["host"], bracketed["port"]
-    elif rest.count(":") == 1:
-        host, _, port = rest.partition(":")
-    else:
-        host, port = rest, None
-    number = None if port is None else whole_number(port)
-    # OpenSSH takes a leading dash for an option.
-    sane = [word for word in (host, user) if word and not word.startswith("-")]
-    expected = 2 if at else 1
-    if text and (
-        len(sane) != expected
-        or any(not character.isprintable() or character == " " for character in text)
-        or (port is not None and (number is None or not 0 < number < 65536))
-    ):
-        entry.problem("address", f"wanted [user@]host-or-alias[:port], found {described(text)}")
-    return Address(host=host, user=user or None, port=number)
+    try:
+        return Address.parse(text)
+    except ValueError:
+        if text:
+            entry.problem("address", f"wanted [user@]host-or-alias[:port], found {described(text)}")
+        return Address(host="")
 
 
 def _remote_path(entry: Fields, key: str, default: str | None) -> str:

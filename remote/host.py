@@ -12,29 +12,6 @@ Answer = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class CommandResult:
-    """A finished remote command; a non-zero status is data, not an exception."""
-
-    command: tuple[str, ...]
-    status: int
-    stdout: bytes
-    stderr: bytes
-
-    @property
-    def ok(self) -> bool:
-        return self.status == 0
-
-    @property
-    def text(self) -> str:
-        """Standard output as text; bytes that are not UTF-8 are replaced."""
-        return self.stdout.decode("utf-8", "replace")
-
-    @property
-    def error_text(self) -> str:
-        return self.stderr.decode("utf-8", "replace")
-
-
-@dataclass(frozen=True)
 class Piece:
     """One message of a streaming payload function: JSON values and, beside them, bytes."""
 
@@ -57,10 +34,16 @@ class Host(Protocol):
     def call(self, function: str, data: bytes = b"", **params: Any) -> Answer:
         """Run one payload function to its end.
 
+        ``data`` travels beside the parameters, as it is.
+
         Raises:
             ToolError: what the function refused, with its own exit code.
             ConnectionLost: the link died; the function may or may not have run.
         """
+        ...
+
+    def fetch(self, function: str, **params: Any) -> Piece:
+        """As `call`, for a function that answers with bytes beside its JSON."""
         ...
 
     def stream(self, function: str, **params: Any) -> AbstractContextManager[Iterator[Piece]]:
@@ -70,14 +53,11 @@ class Host(Protocol):
         """
         ...
 
-    def run(
-        self, command: Sequence[str], *, stdin: bytes = b"", timeout_s: float | None = None
-    ) -> CommandResult:
-        """Run a command by itself, through the login shell, every word quoted."""
-        ...
-
     def interact(self, command: Sequence[str]) -> int:
-        """Give the terminal to a command; its exit status comes back."""
+        """Run a command, every word quoted, on this process's own streams; returns its status.
+
+        With a terminal on both sides it gets one there; otherwise bytes pass unchanged.
+        """
         ...
 
     def tunnel(self, local_port: int, remote_port: int) -> AbstractContextManager[int]:

@@ -70,6 +70,15 @@ def names(folders: Sequence[Path]) -> list[str]:
     return sorted(found)
 
 
+def description(name: str, folders: Sequence[Path]) -> str:
+    """What a profile's file says it is.
+
+    Raises:
+        ConfigError: no such profile, or something is wrong in its file.
+    """
+    return _chain(name, folders)[-1].description
+
+
 def load(
     name: str, folders: Sequence[Path], host: HostSettings, sets: Sequence[str] = ()
 ) -> Profile:

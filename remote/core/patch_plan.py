@@ -1,0 +1,187 @@
+"""Wanted patch sets × files as found → what to write, or why not.
+
+A file's state is judged by hash against the journal that the tool keeps on the host: the original
+before the first change, and what the tool last wrote.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from remote.core import unified_diff
+from remote.errors import PatchRefused
+
+
+class FileState(Enum):
+    """What a file that a patch set needs was found to be."""
+
+    ORIGINAL = "original"
+    PATCHED = "patched"
+    ALTERED = "patched but altered"
+    UNEXPECTED = "unexpected"
+    HALF_APPLIED = "half applied"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The journal's note on one changed file; a hash of None means that there was no file."""
+
+    original: str | None
+    current: str | None
+    sets: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A file as it is on the host.
+
+    ``base`` is what a plan starts from: the saved original of a file that the tool changed,
+    otherwise the bytes that stand there (None: no file).
+    """
+
+    path: str
+    sha256: str | None
+    entry: Entry | None = None
+    base: bytes | None = None
+    in_transaction: bool = False
+
+
+@dataclass(frozen=True)
+class FileEdit:
+    """One file of a patch set: its path on the host, and what to do with it.
+
+    Exactly one of ``diff`` (change what is there) and ``content`` (a file of our own) is given.
+    ``known`` are the originals that the set was made for; empty: any that the diff applies to.
+    """
+
+    path: str
+    diff: unified_diff.FileDiff | None = None
+    content: bytes | None = None
+    known: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class WantedSet:
+    """A patch set with its paths resolved on one host."""
+
+    name: str
+    edits: tuple[FileEdit, ...]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One file to write (or, with ``after`` None, to remove)."""
+
+    path: str
+    before: str | None
+    after: str | None
+    content: bytes | None
+    old_content: bytes | None
+    sets: tuple[str, ...]
+
+
+def sha256(content: bytes | None) -> str | None:
+    return None if content is None else hashlib.sha256(content).hexdigest()
+
+
+def state(found: Found, known: frozenset[str] = frozenset()) -> FileState:
+    """The state of one file.
+
+    Args:
+        known: the originals that the patch set was made for; empty takes any for original.
+    """
+    entry = found.entry
+    if found.in_transaction:
+        return FileState.HALF_APPLIED
+    if entry is None:
+        if found.sha256 is None:
+            return FileState.MISSING
+        return FileState.UNEXPECTED if known and found.sha256 not in known else FileState.ORIGINAL
+    if found.sha256 == entry.current:
+        return FileState.PATCHED
+    if found.sha256 == entry.original:
+        return FileState.ORIGINAL
+    return FileState.MISSING if found.sha256 is None else FileState.ALTERED
+
+
+def plan(wanted: Sequence[WantedSet], found: Mapping[str, Found]) -> tuple[Step, ...]:
+    """The writes that bring every file to what the wanted sets make of its original.
+
+    Sets stack in their order. Files that the journal knows and no wanted set touches go back to
+    their originals. Nothing to do gives no steps.
+
+    Raises:
+        PatchRefused: a file was altered by somebody else, isn't a version that the set knows, or
+            a hunk doesn't apply.
+    """
+    targets: dict[str, bytes | None] = {}
+    sets: dict[str, tuple[str, ...]] = {}
+    for patch in wanted:
+        for edit in patch.edits:
+            file = found[edit.path]
+            _refuse_foreign(file, edit, patch.name)
+            base = targets.get(edit.path, file.base)
+            targets[edit.path] = _edited(base, edit)
+            sets[edit.path] = (*sets.get(edit.path, ()), patch.name)
+    for path, file in found.items():
+        if file.entry is not None and path not in targets:
+            _refuse_altered(file)
+            if file.sha256 != file.entry.original or file.entry.sets:
+                targets[path] = file.base if file.entry.original is not None else None
+    steps = []
+    for path, content in targets.items():
+        file, after = found[path], sha256(content)
+        known = file.entry.sets if file.entry else ()
+        if file.sha256 != after or known != sets.get(path, ()):
+            steps.append(Step(path, file.sha256, after, content, file.base, sets.get(path, ())))
+    return tuple(steps)
+
+
+def _edited(base: bytes | None, edit: FileEdit) -> bytes | None:
+    if edit.diff is None:
+        return edit.content
+    result = unified_diff.apply(base or b"", edit.diff)
+    return None if edit.diff.removes else result
+
+
+def _refuse_foreign(file: Found, edit: FileEdit, name: str) -> None:
+    _refuse_altered(file)
+    if edit.content is not None:
+        if file.entry is None and file.sha256 not in (None, sha256(edit.content)):
+            raise PatchRefused(
+                f"{name} brings a file that is there already: {file.path}",
+                evidence=[f"found sha256 {file.sha256}"],
+                hint="it isn't this tool's; move it away if it may go",
+            )
+        return
+    original = file.entry.original if file.entry else file.sha256
+    if original is None and edit.diff is not None and not edit.diff.creates:
+        raise PatchRefused(f"{name} needs {file.path}, which is not there")
+    if edit.known and original not in edit.known:
+        raise PatchRefused(
+            f"{name} does not know this {file.path}",
+            evidence=[
+                f"found sha256 {original}",
+                *(f"knows sha256 {k}" for k in sorted(edit.known)),
+            ],
+            hint="another version, or edited by hand: inv patch shows the files' states",
+        )
+
+
+def _refuse_altered(file: Found) -> None:
+    entry = file.entry
+    if entry is not None and file.sha256 not in (entry.current, entry.original):
+        raise PatchRefused(
+            f"{file.path} was changed after this tool patched it",
+            evidence=[
+                f"original sha256 {entry.original}",
+                f"patched  sha256 {entry.current}",
+                f"found    sha256 {file.sha256 or 'no file'}",
+            ],
+            hint="pip reinstalled the package, or somebody edited the file; this tool won't"
+            " overwrite it",
+        )

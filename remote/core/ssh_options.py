@@ -1,0 +1,60 @@
+"""What ssh_config says of a host, from the text of `ssh -G`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SSHOptions:
+    """The settings that a connection needs; paths are as written, `~` not expanded."""
+
+    hostname: str
+    port: int = 22
+    user: str = ""
+    identity_files: tuple[str, ...] = ()
+    certificate_files: tuple[str, ...] = ()
+    identities_only: bool = False
+    agent: bool = True
+    known_hosts: tuple[str, ...] = ("~/.ssh/known_hosts",)
+    system_known_hosts: tuple[str, ...] = ("/etc/ssh/ssh_known_hosts",)
+    host_key_alias: str | None = None
+    accept_new: bool = False
+    proxy_jump: str | None = None
+    proxy_command: str | None = None
+    connect_timeout_s: float | None = None
+    keepalive_s: int = 0
+
+
+def parse(text: str) -> SSHOptions:
+    """The options in the output of `ssh -G HOST`: a lower-case keyword and its value a line."""
+    values: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        keyword, _, value = line.partition(" ")
+        values.setdefault(keyword.lower(), []).append(value.strip())
+
+    def first(keyword: str) -> str | None:
+        found = values.get(keyword, [None])[0]
+        return None if found in (None, "none", "") else found
+
+    def words(keyword: str) -> tuple[str, ...]:
+        return tuple(first(keyword).split()) if first(keyword) else ()  # type: ignore[union-attr]
+
+    timeout = first("connecttimeout")
+    return SSHOptions(
+        hostname=first("hostname") or "",
+        port=int(first("port") or 22),
+        user=first("user") or "",
+        identity_files=tuple(v for v in values.get("identityfile", []) if v != "none"),
+        certificate_files=tuple(v for v in values.get("certificatefile", []) if v != "none"),
+        identities_only=first("identitiesonly") == "yes",
+        agent=values.get("identityagent", [""])[0] != "none",
+        known_hosts=words("userknownhostsfile"),
+        system_known_hosts=words("globalknownhostsfile"),
+        host_key_alias=first("hostkeyalias"),
+        accept_new=first("stricthostkeychecking") in ("accept-new", "no", "off", "false"),
+        proxy_jump=first("proxyjump"),
+        proxy_command=first("proxycommand"),
+        connect_timeout_s=float(timeout) if timeout and timeout.isdigit() else None,
+        keepalive_s=int(first("serveraliveinterval") or 0),
+    )

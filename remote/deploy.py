@@ -1,0 +1,264 @@
+"""One deploy, from a profile to a verdict: plan, push, patch, stop, start, follow."""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import posixpath
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from remote import patching, profile, rendering, server, venv
+from remote.clock import Clock
+from remote.config import HostSettings
+from remote.core import environment, flags
+from remote.core.flags import FlagPlan, ServerAddress
+from remote.core.host_facts import HostFacts, RunState
+from remote.core.shell import masked, masked_env
+from remote.errors import PreflightFailed
+from remote.host import Host
+from remote.patching import PatchPlan, PatchView
+from remote.profile import Profile
+from remote.store import LocalRun, new_run_id
+
+#: Less than this free under the state folder, and the log of a start may not fit.
+_WANTED_BYTES = 50 * 1024 * 1024
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything a deploy is going to do, decided before anything is touched.
+
+    ``unchanged`` is the running server that is already what is wanted; ``stops`` are the runs of
+    this tool that make way.
+    """
+
+    run: str
+    profile: Profile
+    sets: tuple[str, ...]
+    settings: HostSettings
+    facts: HostFacts
+    flags: FlagPlan
+    environment: dict[str, str]
+    script: str
+    patches: PatchPlan
+    seen: PatchView
+    fingerprint: str
+    stops: tuple[RunState, ...]
+    unchanged: RunState | None
+    warnings: tuple[str, ...]
+
+    def record(self) -> dict[str, Any]:
+        """What is kept with the run, on the host and here; secrets masked."""
+        return {
+            "profile": self.profile.name,
+            "sets": list(self.sets),
+            "argv": masked(self.flags.argv),
+            "environment": masked_env(self.environment),
+            "patches": list(self.patches.identity),
+            "fingerprint": self.fingerprint,
+            "identity": self.facts.identity,
+            "versions": {
+                name: found["version"] for name, found in sorted(self.facts.distributions.items())
+            },
+            "venv": self.settings.venv,
+            "port": self.settings.port,
+            "ready_timeout_s": self.profile.ready_timeout_s,
+            **whoami(),
+        }
+
+
+def whoami() -> dict[str, str]:
+    """Who runs this task, for a lock or a record."""
+    return {"user": getpass.getuser(), "client": socket.gethostname()}
+
+
+@contextmanager
+def locked(host: Host, settings: HostSettings, task: str) -> Iterator[None]:
+    """Hold the host for the block, under this task's name.
+
+    Raises:
+        Locked: another task holds it.
+    """
+    host.call("lock.take", state=settings.state, who={"task": task, **whoami()})
+    try:
+        yield
+    finally:
+        host.call("lock.release")
+
+
+def plan(
+    host: Host,
+    settings: HostSettings,
+    folders: Sequence[Path],
+    name: str,
+    sets: Sequence[str],
+    clock: Clock,
+    tell: Tell,
+) -> Plan:
+    """Read the host and decide; changes nothing there but the tool's own cache.
+
+    Raises:
+        ConfigError: the profile, a template or a setting is wrong.
+        PreflightFailed: the host lacks something the start needs.
+        PatchRefused: a patch doesn't fit what is installed.
+    """
+    chosen = profile.load(name, folders, settings, sets)
+    wanted_sets = [patching.load(patch, folders) for patch in chosen.patches]
+    tell("reading the host")
+    facts = venv.survey(host, settings)
+    venv.require_sglang(facts, settings)
+    parser = venv.installed_parser(host, settings, facts, tell)
+    flag_plan = flags.plan(
+        chosen.want,
+        chosen.flags,
+        parser,
+        settings.unavailable,
+        ServerAddress(facts.model_path, settings.bind, settings.port),
+        host=settings.name,
+    )
+    seen = patching.view(host, settings, patching.paths(wanted_sets, facts))
+    patch_plan = patching.plan(wanted_sets, facts, seen)
+    run = new_run_id(name, clock.wall_s())
+    fixed = environment.fixed(settings.venv, settings.cuda_home)
+    script = rendering.launch_script(
+        folders,
+        run=run,
+        profile=name,
+        run_folder=_run_folder(settings, facts, run),
+        venv=settings.venv,
+        fixed_env=fixed,
+        server_env=chosen.environment,
+        argv=flag_plan.argv,
+    )
+    full_environment = environment.recorded(fixed, chosen.environment)
+    fingerprint = _fingerprint(flag_plan, full_environment, facts, patch_plan)
+    living = tuple(found for found in facts.runs if found.alive)
+    _preflight(facts, settings, living)
+    unchanged = None
+    if len(living) == 1 and living[0].state in ("ready", "starting") and not patch_plan.steps:
+        unchanged = living[0] if living[0].record.get("fingerprint") == fingerprint else None
+    return Plan(
+        run=run,
+        profile=chosen,
+        sets=tuple(sets),
+        settings=settings,
+        facts=facts,
+        flags=flag_plan,
+        environment=full_environment,
+        script=script,
+        patches=patch_plan,
+        seen=seen,
+        fingerprint=fingerprint,
+        stops=living,
+        unchanged=unchanged,
+        warnings=_warnings(facts, seen),
+    )
+
+
+def _run_folder(settings: HostSettings, facts: HostFacts, run: str) -> str:
+    state = settings.state
+    if state == "~" or state.startswith("~/"):
+        state = posixpath.join(facts.raw["home"], state[2:])
+    return posixpath.join(state, "runs", run)
+
+
+def _fingerprint(
+    flag_plan: FlagPlan, env: dict[str, str], facts: HostFacts, patch_plan: PatchPlan
+) -> str:
+    """Equal for two starts of the same flags, environment, packages and patches."""
+    wanted = [flag_plan.argv, env, facts.identity, patch_plan.identity]
+    return hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
+
+
+def _preflight(facts: HostFacts, settings: HostSettings, living: Sequence[RunState]) -> None:
+    owner = facts.port_owner
+    if owner is not None and owner.run not in {found.run for found in living}:
+        stop = f"inv stop --host {settings.name} --pid {owner.pid} --yes" if owner.pid else None
+        raise PreflightFailed(
+            f"port {settings.port} is held by a process that this tool did not start",
+            host=settings.name,
+            evidence=[str(owner)],
+            hint=f"{stop}, if it may go; or another hosts.{settings.name}.port"
+            if stop
+            else f"set another hosts.{settings.name}.port",
+        )
+    if facts.model_missing:
+        raise PreflightFailed(
+            f"no model at {facts.model_path}",
+            host=settings.name,
+            hint=f"hosts.{settings.name}.model is a folder on the host, or a name on the hub",
+        )
+    free = facts.state_free_bytes
+    if free is not None and free < _WANTED_BYTES:
+        raise PreflightFailed(
+            f"only {free // 2**20} MiB are free for {settings.state}",
+            host=settings.name,
+            hint=f"free some disk space there, or set hosts.{settings.name}.state",
+        )
+
+
+def _warnings(facts: HostFacts, seen: PatchView) -> tuple[str, ...]:
+    notes = []
+    if facts.no_gpus_because:
+        notes.append(f"no GPU: {facts.no_gpus_because}")
+    elif not facts.nvcc:
+        notes.append(f"no nvcc in {facts.cuda_home}/bin: kernels can't be built on this host")
+    for file in seen.drifted:
+        notes.append(f"{file.path} is no longer what this tool left there (reinstalled or edited)")
+    return tuple(notes)
+
+
+def carry_out(host: Host, made: Plan, local: LocalRun, clock: Clock, tell: Tell) -> None:
+    """Push, patch, stop what makes way, start; the host's lock must be held.
+
+    Raises:
+        ToolError: a step failed. Patches are all or none; a server that was stopped stays so.
+    """
+    settings = made.settings
+    local.write("launch.sh", made.script.encode())
+    local.write_json("plan.json", {"run": made.run, "host": settings.name, **made.record()})
+    local.write_json("facts.json", made.facts.raw)
+    if made.patches.steps:
+        tell(f"patching {len(made.patches.steps)} files")
+        patching.commit(host, settings, made.patches.steps, made.seen)
+    for previous in made.stops:
+        tell(f"stopping run {previous.run}")
+        server.stop(host, settings, previous, clock, tell)
+    tell(f"starting run {made.run}")
+    server.start(host, settings, made.run, made.script.encode(), made.record())
+
+
+def follow(
+    host: Host,
+    settings: HostSettings,
+    run: str,
+    local: LocalRun,
+    clock: Clock,
+    timeout_s: float,
+    watch: server.Watcher,
+) -> server.Verdict:
+    """Follow a start to its verdict, keep its log here, and note the verdict on both sides."""
+    with local.log() as log:
+        verdict = server.until_ready(host, settings, run, clock, timeout_s, watch, log.write)
+    server.note(host, settings, run, verdict)
+    local.write_json("verdict.json", verdict.as_dict())
+    return verdict
+
+
+def clear_away(
+    host: Host, settings: HostSettings, run: str, clock: Clock, tell: Tell
+) -> server.Stopped | None:
+    """End what is left of a crashed server: it can't serve, and holds port and memory."""
+    left = server.look(host, settings, run)
+    if not left.alive:
+        return None
+    tell(f"ending the {len(left.pids)} processes left of it")
+    return server.stop(host, settings, left, clock, tell)

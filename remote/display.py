@@ -1,0 +1,189 @@
+"""What a person sees: prose, tables, and on a terminal the progress of long work.
+
+With ``--json`` prose goes to standard error and one JSON document to standard output.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.syntax import Syntax
+from rich.table import Table
+
+from remote.core.log_events import Event, FatalLine, PhaseStarted, StartState
+from remote.core.log_lines import printable
+from remote.errors import ToolError
+from remote.server import Beat, Reconnected, Verdict
+
+
+class Display:
+    """One task's output.
+
+    Args:
+        as_json: data to standard output as JSON, prose to standard error.
+    """
+
+    def __init__(self, as_json: bool = False) -> None:
+        self.as_json = as_json
+        self._prose = Console(stderr=as_json, highlight=False, soft_wrap=True)
+        self._progress: Progress | None = None
+        self._task: TaskID | None = None
+        self._reported: ToolError | None = None
+
+    def say(self, text: str) -> None:
+        self._prose.print(escape(printable_lines(text)))
+
+    def warn(self, text: str) -> None:
+        self._prose.print(f"[yellow]warning:[/] {escape(printable_lines(text))}")
+
+    def good(self, text: str) -> None:
+        self._prose.print(f"[green]{escape(printable_lines(text))}[/]")
+
+    def line(self, text: str) -> None:
+        """A line of data, as it is, to standard output."""
+        sys.stdout.write(text + "\n")
+
+    def json(self, value: Mapping[str, Any] | Sequence[Any]) -> None:
+        """The task's data, where ``--json`` asked for it."""
+        if self.as_json:
+            sys.stdout.write(json.dumps(value, indent=1, default=str) + "\n")
+
+    def script(self, text: str) -> None:
+        self._prose.print(Syntax(printable_lines(text), "bash", background_color="default"))
+
+    def diff(self, text: str) -> None:
+        self._prose.print(Syntax(printable_lines(text), "diff", background_color="default"))
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in columns:
+            table.add_column(column, overflow="fold")
+        for row in rows:
+            table.add_row(*(escape(printable("" if cell is None else str(cell))) for cell in row))
+        self._prose.print(table)
+
+    def tell(self, text: str) -> None:
+        """What is being done right now: a moving line on a terminal, otherwise a line."""
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, description=escape(printable(text)))
+        elif not self._prose.is_terminal:
+            self.say(text)
+
+    @contextmanager
+    def working(self, text: str, deadline_s: float | None = None) -> Iterator[None]:
+        """Show that work goes on, on a terminal, for the block."""
+        if not self._prose.is_terminal:
+            self.say(text)
+            yield
+            return
+        limit = f" of {deadline_s:.0f} s" if deadline_s else ""
+        columns = (
+            SpinnerColumn(),
+            TimeElapsedColumn(),
+            TextColumn(escape(limit)),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[count]}"),
+        )
+        with Progress(*columns, console=self._prose, transient=True) as progress:
+            self._progress = progress
+            self._task = progress.add_task(escape(text), total=None, count="")
+            try:
+                yield
+            finally:
+                self._progress = self._task = None
+
+    def bar(self, text: str, done: int, total: int) -> None:
+        """Progress of known length within `working`."""
+        if self._progress is not None and self._task is not None:
+            self._progress.update(
+                self._task,
+                description=escape(printable(text)),
+                completed=done,
+                total=total or None,
+                count=f"{done}/{total}" if total else "",
+            )
+
+    def confirm(self, question: str) -> bool:
+        """Ask on the terminal; no where there is none."""
+        if not sys.stdin.isatty():
+            return False
+        self._prose.print(f"{escape(question)} [y/N] ", end="")
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+    def error(self, error: ToolError) -> None:
+        """One clear error: what, where, the evidence, the next step; the same one only once."""
+        if error is self._reported:
+            return
+        self._reported = error
+        if self.as_json:
+            self.json({"error": error.as_dict()})
+        where = f" on {error.host}" if error.host else ""
+        console = Console(stderr=True, highlight=False, soft_wrap=True)
+        console.print(
+            f"[bold red]error{escape(where)}:[/] {escape(printable_lines(error.message))}"
+        )
+        for line in error.evidence:
+            console.print(f"  {escape(printable(line))}")
+        if error.hint:
+            console.print(f"[bold]hint:[/] {escape(printable_lines(error.hint))}")
+
+
+class StartWatch:
+    """Shows a start: a line for each phase entered, and on a terminal where it stands now."""
+
+    def __init__(self, display: Display) -> None:
+        self._display = display
+        self._began = time.monotonic()
+        self._phase: str | None = None
+
+    def __call__(self, event: Event | Beat | Reconnected, state: StartState) -> None:
+        if isinstance(event, Reconnected):
+            self._display.warn(f"the connection was lost for {event.after_s:.0f} s and is back")
+        elif isinstance(event, FatalLine):
+            self._display.say(f"line {event.line}: {event.text}")
+        label = state.phase.label
+        if label != self._phase and not isinstance(event, Beat):
+            self._phase = label
+            if isinstance(event, PhaseStarted):
+                self._display.say(f"{time.monotonic() - self._began:6.1f} s  {label}")
+        bar = state.progress
+        if bar is not None:
+            rank = f" {state.slowest_rank}" if state.slowest_rank else ""
+            self._display.bar(f"{label}{rank}", bar.done, bar.total)
+        else:
+            self._display.bar(label, 0, 0)
+
+
+def verdict_line(verdict: Verdict) -> str:
+    """A verdict in one line."""
+    words = verdict.outcome.value.replace("_", " ")
+    return f"{words} after {verdict.elapsed_s:.1f} s: {verdict.reason}"
+
+
+def printable_lines(text: str) -> str:
+    """Text of several lines with each made safe to print."""
+    return "\n".join(printable(line) for line in text.split("\n"))
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as a person reads them: ``4 s``, ``3 min 20 s``, ``2 h 5 min``, ``3 d 4 h``."""
+    if seconds is None:
+        return ""
+    whole = int(seconds)
+    for unit, size, smaller, part in (
+        ("d", 86400, "h", 3600),
+        ("h", 3600, "min", 60),
+        ("min", 60, "s", 1),
+    ):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // part} {smaller}"
+    return f"{whole} s"

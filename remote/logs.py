@@ -1,0 +1,117 @@
+"""A run's log for reading: the last lines, since when, only what matches, or as it grows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from remote.clock import Clock
+from remote.config import HostSettings
+from remote.core.log_lines import Collapser, printable
+from remote.errors import ConfigError
+from remote.host import Host
+from remote.server import Follower, Reconnected, describe_status
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])\Z")
+_UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d)(:\d\d)?)?\Z")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which lines are wanted; all of them where nothing is given.
+
+    ``since`` is ``YYYY-MM-DD HH:MM:SS`` in the host's time, ``ago_s`` seconds before now.
+    """
+
+    tail: int | None = None
+    since: str | None = None
+    ago_s: float | None = None
+    grep: str | None = None
+
+
+def selection(tail: int | None, since: str | None, grep: str | None) -> Selection:
+    """From what a user typed.
+
+    Args:
+        since: ``90s``, ``10m``, ``2h``, ``1d``, or ``2026-11-29[ 20:15[:30]]`` in the host's time.
+        grep: a regular expression.
+
+    Raises:
+        ConfigError: one of them makes no sense.
+    """
+    if tail is not None and tail < 0:
+        raise ConfigError(f"--tail wants a number of lines, found {tail}")
+    if grep is not None:
+        try:
+            re.compile(grep.encode())
+        except re.error as error:
+            raise ConfigError(f"--grep {grep!r} is no regular expression: {error}") from error
+    if since is None:
+        return Selection(tail, None, None, grep)
+    if found := _DURATION.match(since):
+        return Selection(tail, None, float(found[1]) * _UNIT_S[found[2]], grep)
+    if found := _MOMENT.match(since):
+        moment = f"{found[1]} {found[2] or '00:00'}{found[3] or ':00'}"
+        return Selection(tail, moment, None, grep)
+    raise ConfigError(
+        f"--since {since!r} is neither a duration nor a time",
+        hint="try 10m, 2h, or '2026-11-29 20:15'",
+    )
+
+
+def lines(
+    host: Host,
+    settings: HostSettings,
+    run: str,
+    wanted: Selection,
+    *,
+    follow: bool,
+    clock: Clock,
+    tell: Callable[[str], None],
+) -> Iterator[str]:
+    """The lines as a terminal would leave them, safe to print; with ``follow``, until the end.
+
+    Args:
+        tell: told what is no line: a search's progress, a lost connection, the server's end.
+    """
+    collapser = Collapser()
+    end = 0
+    with host.stream(
+        "log.select",
+        state=settings.state,
+        run=run,
+        tail=wanted.tail,
+        since=wanted.since,
+        ago_s=wanted.ago_s,
+        grep=wanted.grep,
+    ) as pieces:
+        for piece in pieces:
+            end = int(piece.body.get("end", end))
+            yield from map(printable, collapser.feed(piece.data))
+    if not follow:
+        yield from map(printable, collapser.finish())
+        return
+    follower = Follower(host, settings, run, clock)
+    follower.offset = end
+    pattern = re.compile(wanted.grep) if wanted.grep else None
+    for news in follower.pieces():
+        if isinstance(news, Reconnected):
+            tell(f"the connection was lost for {news.after_s:.0f} s and is back")
+            continue
+        for line in _news(news.body, news.data, collapser, tell):
+            if pattern is None or pattern.search(line):
+                yield printable(line)
+    yield from map(printable, collapser.finish())
+
+
+def _news(
+    body: Any, data: bytes, collapser: Collapser, tell: Callable[[str], None]
+) -> Iterator[str]:
+    if "restarted" in body:
+        tell(f"{body['restarted']}: reading it from its beginning")
+    elif "gone" in body:
+        tell(f"the server is gone ({describe_status(body['gone'])})")
+    yield from collapser.feed(data)

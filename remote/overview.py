@@ -1,0 +1,153 @@
+"""What only looks: hosts, profiles, status, logs, and the tunnel."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from remote import config, logs, profile
+from remote.display import Display, duration
+from remote.errors import Unreachable
+from remote.experiment import pick_run
+from remote.session import Session
+
+#: Without a word on how much, `inv logs` prints this many lines.
+_TAIL = 200
+
+
+def hosts(raw: Mapping[str, object], project: Path, display: Display) -> list[dict[str, Any]]:
+    """The configured hosts and the embedded one; which of them a task without --host takes."""
+    settings = config.load(raw, project)
+    known = list(settings.hosts.values())
+    default = settings.default_host or (
+        config.SANDBOX if not known else known[0].name if len(known) == 1 else None
+    )
+    rows = [
+        {
+            "host": host.name,
+            "address": str(host.address),
+            "venv": host.venv,
+            "model": host.model,
+            "port": host.port,
+            "default": host.name == default,
+        }
+        for host in known
+    ]
+    rows.append(
+        {
+            "host": config.SANDBOX,
+            "address": "embedded in this machine",
+            "venv": str(settings.sandbox_folder / "home" / "ml-env"),
+            "model": "tiny-qwen2",
+            "port": None,
+            "default": default == config.SANDBOX,
+        }
+    )
+    display.table(
+        ("host", "address", "venv", "model", "port", ""),
+        [
+            (
+                r["host"],
+                r["address"],
+                r["venv"],
+                r["model"],
+                r["port"],
+                "default" if r["default"] else "",
+            )
+            for r in rows
+        ],
+    )
+    return rows
+
+
+def profiles(raw: Mapping[str, object], project: Path, display: Display) -> list[dict[str, str]]:
+    """The profiles with their descriptions."""
+    folders = config.load(raw, project).template_folders
+    rows = [
+        {"profile": name, "description": profile.description(name, folders)}
+        for name in profile.names(folders)
+    ]
+    display.table(("profile", "what it is"), [(r["profile"], r["description"]) for r in rows])
+    return rows
+
+
+def show_status(display: Display, found: Mapping[str, Any]) -> None:
+    """`experiment.status` for a person."""
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(found["versions"].items()))
+    gpus = found["gpus"]
+    display.say(f"{found['host']}: {found['address']} ({found['hostname']})")
+    display.say(f"  {versions or 'no known packages in the venv'}")
+    display.say(f"  GPUs: {gpus if isinstance(gpus, str) else f'{len(gpus)} × {gpus[0]}'}")
+    run = found["run"]
+    if run is None:
+        display.say("  no runs yet; inv deploy PROFILE starts one")
+    else:
+        up = f", up for {duration(run['uptime_s'])}" if run["uptime_s"] is not None else ""
+        phase = f" ({run['phase']})" if run["phase"] else ""
+        pid = f", pid {run['pid']} and {run['processes'] - 1} more" if run["pid"] else ""
+        display.say(f"  run {run['run']}: profile {run['profile']}, {run['state']}{phase}{pid}{up}")
+        if run["outcome"] and run["state"] == "crashed":
+            display.say(f"    {run['outcome']['reason']}")
+    owner = found["port_owner"]
+    display.say(f"  port {found['port']}: {owner or 'free'}")
+    patches = found["patches"]
+    display.say(f"  patches: {', '.join(patches['applied']) or 'none'}")
+    if patches["interrupted"]:
+        display.warn("a patch was interrupted; the next deploy or rollback-patch undoes it")
+    for path in patches["drifted"]:
+        display.warn(f"{path} is no longer what this tool left there (reinstalled or edited)")
+
+
+def print_logs(
+    session: Session,
+    run: str | None,
+    tail: int,
+    since: str | None,
+    grep: str | None,
+    follow: bool,
+) -> dict[str, Any]:
+    """Print a run's log; as data its lines, or with ``follow`` only where it ended."""
+    display = session.display
+    lines_wanted: int | None = tail if tail != -1 else None
+    if lines_wanted is None and since is None and grep is None:
+        lines_wanted = _TAIL
+    wanted = logs.selection(lines_wanted, since, grep)
+    found = pick_run(session, run)
+    if found.rebooted:
+        display.warn("the host was rebooted since this run was started; its log ends there")
+    kept: list[str] = []
+    for line in logs.lines(
+        session.host,
+        session.host_settings,
+        found.run,
+        wanted,
+        follow=follow,
+        clock=session.clock,
+        tell=display.warn,
+    ):
+        if display.as_json and not follow:
+            kept.append(line)
+        else:
+            display.line(line)
+    return {"run": found.run, "lines": kept}
+
+
+def hold_tunnel(session: Session, local_port: int) -> dict[str, Any]:
+    """Forward a port here to the server's, until it is interrupted."""
+    remote_port = session.host_settings.port
+    try:
+        with session.host.tunnel(local_port, remote_port) as port:
+            url = f"http://127.0.0.1:{port}"
+            session.display.json({"url": url, "local_port": port, "remote_port": remote_port})
+            session.display.say(
+                f"{url} is the server on {session.host_settings.name}; Ctrl-C ends it"
+            )
+            sys.stdout.flush()
+            while True:
+                session.clock.sleep(3600)
+    except OSError as error:
+        raise Unreachable(
+            f"port {local_port} here cannot be opened: {error}", hint="try --local-port 0"
+        ) from error

@@ -1,0 +1,162 @@
+"""The loop on the host: a request in, messages out, until the connection's input ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from . import facts, follow, frames, gpus, logfile, patches, procs, readiness, runs
+from .lock import HostLock
+from .refusal import Refused
+
+#: Seconds between signs of life while a request is being worked on; the client counts on them to
+#: tell a slow answer from a dead link.
+BEAT_S = 2.0
+
+Message = tuple[dict[str, Any], bytes]
+
+
+class Link:
+    """The session's standard input and output."""
+
+    def __init__(self, read_fd: int = 0, write_fd: int = 1) -> None:
+        self._read_fd = read_fd
+        self._write_fd = write_fd
+        self._splitter = frames.Splitter()
+        self._requests: list[tuple[dict[str, Any], bytes]] = []
+        self._writing = threading.Lock()
+        self.ended = False
+
+    def next_request(self) -> tuple[dict[str, Any], bytes] | None:
+        """The next request; None when the client is gone."""
+        while not self._requests and not self.ended:
+            self._take()
+        return self._requests.pop(0) if self._requests else None
+
+    def pause(self, seconds: float) -> bool:
+        """Wait; True as soon as the client asks for something else or is gone."""
+        if not self._requests and not self.ended:
+            if not select.select([self._read_fd], [], [], seconds)[0]:
+                return False
+            self._take()
+        return bool(self._requests) or self.ended
+
+    def _take(self) -> None:
+        chunk = os.read(self._read_fd, 65536)
+        if not chunk:
+            self.ended = True
+        self._requests += self._splitter.feed(chunk)
+
+    def send(self, body: dict[str, Any], data: bytes = b"") -> None:
+        """One message, whole, whichever thread sends it."""
+        with self._writing:
+            view = memoryview(frames.pack(body, data))
+            while view:
+                view = view[os.write(self._write_fd, view) :]
+
+
+def serve(link: Link) -> None:
+    """Answer requests one after another; ends with the client."""
+    functions = _functions(link)
+    os.write(1, frames.GREETING)
+    link.send({"hello": {"pid": os.getpid(), "boot_id": procs.boot_id()}})
+    while (request := link.next_request()) is not None:
+        body, data = request
+        working = threading.Event()
+        beat = threading.Thread(target=_beat, args=(link, body["id"], working), daemon=True)
+        beat.start()
+        try:
+            _answer(link, functions, body, data)
+        finally:
+            working.set()
+            beat.join()
+
+
+def _beat(link: Link, number: int, done: threading.Event) -> None:
+    while not done.wait(BEAT_S):
+        link.send({"id": number, "kind": "beat"})
+
+
+def _answer(
+    link: Link, functions: dict[str, Callable[..., Any]], body: dict[str, Any], data: bytes
+) -> None:
+    number = body["id"]
+    try:
+        function = functions[body["function"]]
+        params = dict(body["params"])
+        if data:
+            params["data"] = data
+        answer = function(**params)
+        if isinstance(answer, Iterator):
+            for message in answer:
+                piece, blob = message if isinstance(message, tuple) else (message, b"")
+                link.send({"id": number, "kind": "piece", "body": piece}, blob)
+            answer = {}
+        piece, blob = answer if isinstance(answer, tuple) else (answer, b"")
+        link.send({"id": number, "kind": "done", "body": piece}, blob)
+    except Refused as refused:
+        error = {
+            "kind": refused.kind,
+            "message": refused.message,
+            "evidence": refused.evidence,
+            "hint": refused.hint,
+        }
+        link.send({"id": number, "kind": "error", "error": error})
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        link.send({"id": number, "kind": "error", "error": _system_error(error)})
+    except Exception as error:
+        lines = traceback.format_exc().splitlines()
+        note = {"kind": "ToolError", "message": repr(error), "evidence": lines, "hint": None}
+        link.send({"id": number, "kind": "error", "error": note})
+
+
+def _system_error(error: OSError) -> dict[str, Any]:
+    where = f" {error.filename}" if error.filename else ""
+    hints = {28: "free some disk space on the host, then run this again"}
+    return {
+        "kind": "ToolError",
+        "message": f"the host's system refused:{where} {error.strerror or error}",
+        "evidence": [repr(error)],
+        "hint": hints.get(error.errno or 0),
+    }
+
+
+def _functions(link: Link) -> dict[str, Callable[..., Any]]:
+    """What a client may ask for, by name."""
+    lock = HostLock()
+    return {
+        "lock.take": lock.take,
+        "lock.release": lock.release,
+        "facts.read": facts.read,
+        "facts.parser": lambda data, **params: facts.parser(script=data, **params),
+        "facts.port_owner": lambda port: {"owner": facts.port_owner(port)},
+        "gpus.ask": gpus.ask,
+        "runs.look": runs.look,
+        "runs.ids": lambda state: {"ids": runs.ids(state)},
+        "runs.start": lambda data, **params: runs.start(script=data, **params),
+        "runs.stop": runs.stop,
+        "runs.stop_foreign": runs.stop_foreign,
+        "runs.note_outcome": runs.note_outcome,
+        "readiness.check": readiness.check,
+        "follow.follow": lambda **params: follow.follow(pause=link.pause, **params),
+        "log.select": lambda **params: logfile.select(pause=link.pause, **params),
+        "patches.look": patches.look,
+        "patches.commit": lambda data=b"", **params: patches.commit(data=data, **params),
+        "patches.recover": patches.recover,
+        "patches.recorded": patches.recorded,
+    }
+
+
+def main() -> None:
+    """Serve the client on standard input and output."""
+    with contextlib.suppress(BrokenPipeError):
+        serve(Link())
+    # Not through interpreter shutdown: a readiness check may still wait in its thread.
+    os._exit(0)

@@ -1,0 +1,221 @@
+"""Everything a deploy needs to know of the host, read in one go."""
+
+from __future__ import annotations
+
+import email.parser
+import getpass
+import glob
+import hashlib
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+import time
+from typing import Any
+
+from . import gpus, procs, runs
+from .files import expand, private_dir, sha256, write
+from .refusal import Refused
+
+_DISTRIBUTIONS = (
+    "torch",
+    "sglang",
+    "flashinfer-python",
+    "sgl-kernel",
+    "sglang-kernel",
+    "transformers",
+    "triton",
+    "apache-tvm-ffi",
+    "py-spy",
+)
+
+
+def read(
+    venv: str, cuda_home: str, state: str, model: str, port: int, recent: int = 20
+) -> dict[str, Any]:
+    """The host as it is now; what could not be read says why."""
+    state = expand(state)
+    site = site_packages(venv)
+    return {
+        "hostname": socket.gethostname(),
+        "user": getpass.getuser(),
+        "home": os.path.expanduser("~"),
+        "kernel": platform.release(),
+        "boot_id": procs.boot_id(),
+        "now": time.time(),
+        "cpus": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "python": {
+            "path": os.path.join(venv, "bin", "python"),
+            "real": os.path.realpath(sys.executable),
+            "version": platform.python_version(),
+        },
+        "site_packages": site,
+        "distributions": distributions(site) if site else {},
+        "identity": identity(venv, site),
+        "cuda": {
+            "home": cuda_home,
+            "nvcc": os.access(os.path.join(cuda_home, "bin/nvcc"), os.X_OK),
+        },
+        "gpus": gpus.ask(),
+        "port": port_owner(port),
+        "disk": {"state": _free_bytes(state), "shm": _free_bytes("/dev/shm")},
+        "model": _model(model),
+        "runs": _runs(state, recent),
+    }
+
+
+def _runs(state: str, recent: int) -> list[dict[str, Any]]:
+    """The newest runs, and every older one of which something still lives."""
+    living = procs.by_run()
+    known = runs.ids(state)
+    shown = [run for run in known[:-recent] if run in living] + known[-recent:]
+    found = []
+    for run in shown:
+        try:
+            found.append(runs.look(state, run, living))
+        except Refused:
+            continue  # killed while its folder was made: it has no record and started nothing
+    return found
+
+
+def site_packages(venv: str) -> str | None:
+    """The venv's folder of packages."""
+    found = glob.glob(os.path.join(glob.escape(venv), "lib", "python3.*", "site-packages"))
+    return sorted(found)[-1] if found else None
+
+
+def distributions(site: str) -> dict[str, dict[str, Any]]:
+    """Version, metadata folder and, for an editable install, the source, by distribution."""
+    wanted = {name.replace("-", "_").lower(): name for name in _DISTRIBUTIONS}
+    found: dict[str, dict[str, Any]] = {}
+    for entry in os.scandir(site):
+        stem, dot, ending = entry.name.rpartition(".")
+        if not dot or ending != "dist-info":
+            continue
+        name = wanted.get(stem.rpartition("-")[0].replace("-", "_").replace(".", "_").lower())
+        if name is None:
+            continue
+        found[name] = {
+            "version": _version(entry.path) or stem.rpartition("-")[2],
+            "folder": entry.path,
+            "editable": _editable(entry.path),
+        }
+    return found
+
+
+def _version(folder: str) -> str | None:
+    try:
+        with open(os.path.join(folder, "METADATA"), encoding="utf-8", errors="replace") as file:
+            return email.parser.HeaderParser().parse(file)["Version"]
+    except OSError:
+        return None
+
+
+def _editable(folder: str) -> str | None:
+    try:
+        with open(os.path.join(folder, "direct_url.json"), encoding="utf-8") as file:
+            note = json.load(file)
+    except (OSError, ValueError):
+        return None
+    url = str(note.get("url", ""))
+    if note.get("dir_info", {}).get("editable") and url.startswith("file://"):
+        return url[len("file://") :]
+    return None
+
+
+def identity(venv: str, site: str | None) -> str:
+    """A hash that changes when what is installed in the venv changes.
+
+    Of the interpreter, and each distribution's RECORD by size and time. An editable SGLang adds
+    the file that its parser stands in.
+    """
+    digest = hashlib.sha256(os.path.realpath(sys.executable).encode() + sys.version.encode())
+    if site:
+        for record in sorted(glob.glob(os.path.join(glob.escape(site), "*.dist-info", "RECORD"))):
+            digest.update(_stamp(record))
+        editable = distributions(site).get("sglang", {}).get("editable")
+        if editable:
+            for name in ("python/sglang/srt/server_args.py", "sglang/srt/server_args.py"):
+                path = os.path.join(editable, name)
+                if os.path.exists(path):
+                    digest.update(_stamp(path))
+    return digest.hexdigest()
+
+
+def _stamp(path: str) -> bytes:
+    info = os.stat(path)
+    return f"{path} {info.st_size} {info.st_mtime_ns}".encode()
+
+
+def port_owner(port: int) -> dict[str, Any] | None:
+    """Who listens on the port: None where nobody does, pid 0 where it can't be seen."""
+    taken, holders = procs.listeners(port)
+    if not taken:
+        return None
+    return (
+        procs.describe(holders[0])
+        if holders
+        else {"pid": 0, "owner": "?", "command": [], "run": None}
+    )
+
+
+def _free_bytes(path: str) -> int | None:
+    while path and not os.path.exists(path):
+        path = os.path.dirname(path)
+    try:
+        info = os.statvfs(path or "/")
+    except OSError:
+        return None
+    return info.f_bavail * info.f_frsize
+
+
+def _model(model: str) -> dict[str, Any]:
+    path = expand(model)
+    local = path.startswith("/")
+    return {"path": path, "local": local, "exists": os.path.exists(path) if local else None}
+
+
+def parser(
+    venv: str, state: str, identity: str, env: dict[str, str], script: bytes, timeout_s: float = 180
+) -> dict[str, Any]:
+    """The flags that the installed SGLang's own parser takes, kept on the host by identity.
+
+    Importing SGLang takes seconds to minutes, so the answer is cached under the state folder.
+    """
+    state = expand(state)
+    private_dir(state)
+    cache = private_dir(os.path.join(state, "cache"))
+    path = os.path.join(cache, f"parser-{sha256(identity.encode() + script)[:32]}.json")
+    try:
+        with open(path, encoding="utf-8") as file:
+            return {"cached": True, "parser": json.load(file)}
+    except (OSError, ValueError):
+        pass
+    began = time.monotonic()
+    try:
+        done = subprocess.run(
+            [os.path.join(venv, "bin", "python"), "-", "--json"],
+            input=script,
+            capture_output=True,
+            timeout=timeout_s,
+            env={"HOME": os.path.expanduser("~"), "LANG": "C.UTF-8", **env},
+        )
+    except subprocess.TimeoutExpired as expired:
+        tail = (expired.stderr or b"").decode("utf-8", "replace").splitlines()[-10:]
+        return {"error": f"no answer in {timeout_s:.0f} s", "evidence": tail}
+    text = done.stdout.decode("utf-8", "replace").strip()
+    try:
+        answer = json.loads(text.splitlines()[-1]) if text else {}
+    except ValueError:
+        answer = {}
+    if not answer.get("flags"):
+        tail = done.stderr.decode("utf-8", "replace").strip().splitlines()[-10:]
+        return {
+            "error": str(answer.get("error") or f"exit status {done.returncode}"),
+            "evidence": tail,
+        }
+    write(path, json.dumps(answer).encode())
+    return {"cached": False, "parser": answer, "took_s": round(time.monotonic() - began, 1)}

@@ -1,0 +1,143 @@
+"""Follow a run: new bytes of its log by offset, its death, and a readiness check beside it."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from . import procs, readiness, runs
+
+_CHUNK_BYTES = 256 * 1024
+_LOOK_S = 0.05
+_TICK_S = 1.0
+_PID_S = 15.0  # bash needs milliseconds to write it; a host that swaps may need seconds
+
+
+def follow(
+    state: str,
+    run: str,
+    offset: int,
+    probe: dict[str, Any] | None,
+    pause: Callable[[float], bool],
+) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """Yield log bytes from ``offset``, ticks, the probe's result, and at last the end.
+
+    Args:
+        probe: address, port and timeout_s of a readiness check to make meanwhile, or None.
+        pause: waits that many seconds; True when the client wants this to stop.
+
+    Messages: ``{"log": offset}`` with bytes; ``{"restarted": reason}`` when the file was cut or
+    replaced (the offset is 0 again); ``{"tick": …}`` each second; ``{"probe": …}``;
+    ``{"gone": exit status or None}`` last, after the log's last byte.
+    """
+    log = _Log(os.path.join(runs.folder(state, run), "server.log"), offset)
+    server = _await_server(state, run, pause)
+    results: list[dict[str, Any]] = []
+    if probe is not None and server is not None:
+        threading.Thread(
+            target=lambda: results.append(readiness.check(run, **probe)), daemon=True
+        ).start()
+    pidfd = _pidfd(server)
+    last_tick = time.monotonic()
+    try:
+        while True:
+            # Looked at before reading, so that what was written before the death is read after it.
+            gone = pidfd is None or bool(select.select([pidfd], [], [], 0)[0])
+            yield from log.news()
+            if results:
+                yield {"probe": results.pop()}, b""
+            if gone:
+                status = _await_status(state, run)
+                yield from log.news()
+                yield {"gone": status, "stop_requested": _stop_requested(state, run)}, b""
+                return
+            now = time.monotonic()
+            if now - last_tick >= _TICK_S:
+                last_tick = now
+                alive = procs.members(run)
+                cpu_s = sum(p.cpu_ticks for p in alive) / os.sysconf("SC_CLK_TCK")
+                yield {"tick": {"processes": len(alive), "cpu_s": round(cpu_s, 2)}}, b""
+            if pause(_LOOK_S):
+                return
+    finally:
+        log.close()
+        if pidfd is not None:
+            os.close(pidfd)
+
+
+class _Log:
+    """A growing file, read by offset; notices that it was cut or replaced."""
+
+    def __init__(self, path: str, offset: int) -> None:
+        self._path = path
+        self._offset = offset
+        self._fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+
+    def news(self) -> Iterator[tuple[dict[str, Any], bytes]]:
+        while chunk := os.pread(self._fd, _CHUNK_BYTES, self._offset):
+            yield {"log": self._offset}, chunk
+            self._offset += len(chunk)
+        reason = self._changed()
+        if reason:
+            self._offset = 0
+            yield {"restarted": reason}, b""
+            yield from self.news()
+
+    def _changed(self) -> str | None:
+        mine = os.fstat(self._fd)
+        if mine.st_size < self._offset:
+            return "the log was cut"
+        try:
+            there = os.stat(self._path)
+        except FileNotFoundError:
+            return None
+        if (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino):
+            return None
+        os.close(self._fd)
+        self._fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW)
+        return "the log was replaced"
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def _await_server(state: str, run: str, pause: Callable[[float], bool]) -> procs.Process | None:
+    """The server's process; it may take a moment until the script has written its pid."""
+    until = time.monotonic() + _PID_S
+    while True:
+        process = runs.server_process(state, run)
+        if process is not None:
+            return process
+        written = os.path.exists(os.path.join(runs.folder(state, run), "pid"))
+        over = runs.exit_status(state, run) is not None or not procs.members(run)
+        if written or over or time.monotonic() > until or pause(_LOOK_S):
+            return None
+
+
+def _pidfd(process: procs.Process | None) -> int | None:
+    if process is None:
+        return None
+    try:
+        fd = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return None
+    if procs.same(process.pid, process.start):
+        return fd
+    os.close(fd)
+    return None
+
+
+def _await_status(state: str, run: str) -> int | None:
+    """The exit status; the supervisor writes it a moment after the death."""
+    until = time.monotonic() + 1.0
+    while (status := runs.exit_status(state, run)) is None and time.monotonic() < until:
+        time.sleep(0.02)
+    return status
+
+
+def _stop_requested(state: str, run: str) -> bool:
+    return os.path.exists(os.path.join(runs.folder(state, run), "stop_requested"))

@@ -1,0 +1,152 @@
+"""Windows onto a log that may be larger than memory, by bytes: from its end, or by bisection."""
+
+from __future__ import annotations
+
+import collections
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from . import runs
+
+_BLOCK = 256 * 1024
+_STAMP = re.compile(rb"(?:\A|\n)()\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
+
+
+def _open(state: str, run: str) -> int:
+    return os.open(os.path.join(runs.folder(state, run), "server.log"), os.O_RDONLY | os.O_NOFOLLOW)
+
+
+def tail_offset(fd: int, lines: int) -> int:
+    """Where the last ``lines`` lines begin; looks back block by block from the end."""
+    end = os.fstat(fd).st_size
+    position, wanted = end, lines
+    # A newline at the very end closes the last line; it doesn't begin another.
+    if end and os.pread(fd, 1, end - 1) != b"\n":
+        wanted -= 1
+    while position > 0:
+        begin = max(0, position - _BLOCK)
+        block = os.pread(fd, position - begin, begin)
+        found = block.count(b"\n")
+        if found > wanted:
+            at = len(block)
+            for _ in range(wanted + 1):
+                at = block.rfind(b"\n", 0, at)
+            return begin + at + 1
+        wanted -= found
+        position = begin
+    return 0
+
+
+def select(
+    state: str,
+    run: str,
+    tail: int | None,
+    since: str | None,
+    ago_s: float | None,
+    grep: str | None,
+    pause: Callable[[float], bool],
+) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """Part of a log as bytes; the last message, ``{"end": offset}``, says where it ended.
+
+    Args:
+        tail: the last so many lines (of those that match).
+        since: from the first line stamped at or after ``YYYY-MM-DD HH:MM:SS``, the host's time.
+        ago_s: the same, as seconds before now.
+        grep: only lines that match the regular expression.
+    """
+    fd = _open(state, run)
+    try:
+        end = os.fstat(fd).st_size
+        start = 0
+        if ago_s is not None:
+            since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() - ago_s))
+        if since is not None:
+            start = since_offset(fd, since.encode())
+        if grep is not None:
+            yield from _matching(fd, start, end, re.compile(grep.encode()), tail, pause)
+        else:
+            if tail is not None:
+                start = max(start, tail_offset(fd, tail))
+            yield from _send(fd, start, end, pause)
+        yield {"end": end}, b""
+    finally:
+        os.close(fd)
+
+
+def since_offset(fd: int, stamp: bytes) -> int:
+    """Where the first line stamped at or after ``stamp`` begins; bisects, for stamps ascend."""
+    low, high = 0, os.fstat(fd).st_size
+    while high - low > _BLOCK:
+        middle = (low + high) // 2
+        found = _first_stamp(fd, middle, high)
+        if found is not None and found[1] < stamp:
+            low = found[0]
+        else:
+            high = middle
+    position = low
+    while (found := _first_stamp(fd, position, os.fstat(fd).st_size)) is not None:
+        position, seen = found
+        if seen >= stamp:
+            return position
+        position += 1
+    return os.fstat(fd).st_size
+
+
+def _first_stamp(fd: int, start: int, end: int) -> tuple[int, bytes] | None:
+    """The first stamped line that begins at or after ``start``: its offset and its stamp."""
+    position = max(0, start - 1)
+    while position < end:
+        block = os.pread(fd, _BLOCK + 64, position)
+        found = _STAMP.search(block)
+        if found is not None and (found.start(1) or position == 0):
+            return position + found.start(1), found[2]
+        if len(block) <= _BLOCK:
+            return None
+        position += _BLOCK
+    return None
+
+
+def _matching(
+    fd: int,
+    start: int,
+    end: int,
+    pattern: re.Pattern[bytes],
+    tail: int | None,
+    pause: Callable[[float], bool],
+) -> Iterator[tuple[dict[str, Any], bytes]]:
+    kept: collections.deque[bytes] = collections.deque(maxlen=tail)
+    kept_bytes = 0
+    pending = b""
+    position = start
+    while position < end and not pause(0):
+        chunk = os.pread(fd, min(_BLOCK, end - position), position)
+        if not chunk:
+            break
+        position += len(chunk)
+        *lines, pending = (pending + chunk).split(b"\n")
+        pending = pending[-_BLOCK:]
+        if position >= end and pending:
+            lines.append(pending)
+        found = [line + b"\n" for line in lines if pattern.search(line)]
+        kept.extend(found)
+        kept_bytes += sum(map(len, found))
+        if tail is None and kept_bytes > _BLOCK:
+            yield {"searched": position, "of": end}, b"".join(kept)
+            kept.clear()
+            kept_bytes = 0
+    yield {"searched": position, "of": end}, b"".join(kept)
+
+
+def _send(
+    fd: int, start: int, end: int, pause: Callable[[float], bool]
+) -> Iterator[tuple[dict[str, Any], bytes]]:
+    position = min(start, end)
+    while position < end:
+        chunk = os.pread(fd, min(_BLOCK, end - position), position)
+        if not chunk or pause(0):
+            break
+        yield {"log": position}, chunk
+        position += len(chunk)

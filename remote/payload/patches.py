@@ -1,0 +1,259 @@
+"""Installed files changed in transactions that survive being killed at any step.
+
+`patches/journal.json` says for every changed file what it was before the first change (its hash;
+none for a file that wasn't there), what it is now, and which patch sets that comes from. Original
+bytes lie in `patches/originals/<sha256>`. A transaction first writes `patches/pending.json` with
+all it is going to do, then the files one by one, then the journal with its own id, then removes
+`pending.json`. A pending transaction whose id is the journal's is whole; any other was interrupted,
+and the next call undoes it, to the state before it began.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import glob
+import json
+import os
+import uuid
+from typing import Any
+
+from . import files
+from .refusal import Refused
+
+Entries = dict[str, dict[str, Any]]
+
+
+def _folder(state: str) -> str:
+    state = files.expand(state)
+    files.private_dir(state)
+    return files.private_dir(os.path.join(state, "patches"))
+
+
+def _load(path: str) -> dict[str, Any] | None:
+    found = files.read(path)
+    if found is None:
+        return None
+    loaded: dict[str, Any] = json.loads(found.content)
+    return loaded
+
+
+def journal(state: str) -> Entries:
+    """The changed files by path, as last committed."""
+    entries: Entries = _journal(state)["files"]
+    return entries
+
+
+def _journal(state: str) -> dict[str, Any]:
+    path = os.path.join(files.expand(state), "patches", "journal.json")
+    return _load(path) or {"transaction": None, "files": {}}
+
+
+def pending(state: str) -> dict[str, Any] | None:
+    """The transaction that was interrupted, if there is one."""
+    path = os.path.join(files.expand(state), "patches", "pending.json")
+    found = _load(path)
+    whole = found is not None and found["id"] == _journal(state)["transaction"]
+    return None if whole else found
+
+
+def look(state: str, paths: list[str], contents: bool = False) -> tuple[dict[str, Any], bytes]:
+    """The journal and the files as they are now, the journal's own files included.
+
+    With ``contents``, the bytes that a new plan starts from (the saved original where there is
+    one, else the file itself) stand one after another in the data; ``base_bytes`` gives lengths.
+    """
+    known = journal(state)
+    interrupted = pending(state)
+    touched = [step["path"] for step in (interrupted or {}).get("steps", [])]
+    rows: dict[str, Any] = {}
+    data = []
+    for path in sorted({*paths, *known, *touched}):
+        now = files.read(path)
+        row: dict[str, Any] = {"sha256": now.sha256 if now else None}
+        if now:
+            row.update(mode=now.mode, uid=now.uid, gid=now.gid)
+        if contents:
+            base = _base(state, known.get(path), now)
+            row["base_sha256"] = files.sha256(base) if base is not None else None
+            row["base_bytes"] = len(base) if base is not None else None
+            data.append(base or b"")
+        rows[path] = row
+    return {"journal": known, "pending": interrupted, "files": rows}, b"".join(data)
+
+
+def _base(state: str, entry: dict[str, Any] | None, now: files.Found | None) -> bytes | None:
+    if entry is None or (
+        now is not None and now.sha256 not in (entry["current"], entry["original"])
+    ):
+        return now.content if now else None
+    return None if entry["original"] is None else _original(state, entry["original"])
+
+
+def _original(state: str, sha256: str) -> bytes:
+    path = os.path.join(_folder(state), "originals", sha256)
+    found = files.read(path)
+    if found is None or found.sha256 != sha256:
+        raise Refused(
+            "PatchRefused",
+            f"the saved original {sha256[:12]} is {'missing' if found is None else 'damaged'}",
+            evidence=[path],
+            hint="reinstall the package with pip, then run the task again",
+        )
+    return found.content
+
+
+def commit(state: str, steps: list[dict[str, Any]], data: bytes) -> dict[str, Any]:
+    """Make all changes or none.
+
+    Args:
+        steps: each ``{path, before, after, bytes, sets}``: hashes before and after (None: no such
+            file), the length of the new content in ``data`` (None: the saved original is meant),
+            and the patch sets it comes from.
+
+    Raises:
+        Refused: PatchRefused; a file isn't what the plan was made for. Nothing was changed.
+        OSError: a write failed; everything was put back.
+    """
+    home = _folder(state)
+    originals = files.private_dir(os.path.join(home, "originals"))
+    known = journal(state)
+    contents = _contents(state, steps, data)
+    before: dict[str, files.Found | None] = {}
+    for step in steps:
+        now = before[step["path"]] = files.read(step["path"])
+        _expect(step["path"], step["before"], now.sha256 if now else None)
+        if now is not None:
+            saved = os.path.join(originals, now.sha256)
+            if files.read(saved) is None:
+                files.write(saved, now.content)
+    plan = [{key: step[key] for key in ("path", "before", "after", "sets")} for step in steps]
+    for entry in plan:
+        now = before[entry["path"]]
+        if now is not None:
+            entry.update(mode=now.mode, uid=now.uid, gid=now.gid)
+    transaction = uuid.uuid4().hex
+    intent = {"id": transaction, "steps": plan}
+    files.write(os.path.join(home, "pending.json"), json.dumps(intent).encode())
+    try:
+        for entry, content in zip(plan, contents, strict=True):
+            _put(entry["path"], content, entry)
+            now = files.read(entry["path"])
+            _expect(entry["path"], entry["after"], now.sha256 if now else None)
+        files.write(os.path.join(home, "journal.json"), _written(known, plan, transaction))
+    except BaseException as first:
+        try:
+            recover(state)
+        except BaseException as second:
+            # The first failure is what matters; that the undo failed too must not hide it.
+            raise Refused(
+                "PatchRefused",
+                f"{first}; and putting the files back failed too: {second}",
+                hint="run inv rollback-patch again once the cause is mended",
+            ) from first
+        raise
+    files.remove(os.path.join(home, "pending.json"))
+    return {"changed": [entry["path"] for entry in plan]}
+
+
+def recover(state: str) -> dict[str, Any]:
+    """Undo an interrupted transaction: every file as it was before it began."""
+    interrupted = pending(state)
+    if interrupted is None:
+        return {"undone": []}
+    undone = []
+    for step in interrupted["steps"]:
+        now = files.read(step["path"])
+        found = now.sha256 if now else None
+        if found == step["before"]:
+            continue
+        if found != step["after"]:
+            raise Refused(
+                "PatchRefused",
+                f"{step['path']} was changed by somebody else in the middle of a patch",
+                evidence=[f"expected {step['before']} or {step['after']}, found {found}"],
+                hint="reinstall the package with pip, then run inv rollback-patch",
+            )
+        content = None if step["before"] is None else _original(state, step["before"])
+        _put(step["path"], content, step)
+        undone.append(step["path"])
+    files.remove(os.path.join(_folder(state), "pending.json"))
+    return {"undone": undone}
+
+
+def _contents(state: str, steps: list[dict[str, Any]], data: bytes) -> list[bytes | None]:
+    contents: list[bytes | None] = []
+    position = 0
+    for step in steps:
+        if step["after"] is None:
+            contents.append(None)
+        elif step["bytes"] is None:
+            contents.append(_original(state, step["after"]))
+        else:
+            contents.append(data[position : position + step["bytes"]])
+            position += step["bytes"]
+    return contents
+
+
+def _expect(path: str, wanted: str | None, found: str | None) -> None:
+    if wanted != found:
+        raise Refused(
+            "PatchRefused",
+            f"{path} is not what the plan was made for",
+            evidence=[
+                f"wanted sha256 {wanted or 'no file'}",
+                f"found  sha256 {found or 'no file'}",
+            ],
+            hint="somebody changed it meanwhile: run the task again to plan anew",
+        )
+
+
+def _put(path: str, content: bytes | None, like: dict[str, Any]) -> None:
+    if content is None:
+        files.remove(path)
+    else:
+        owner = (like["uid"], like["gid"]) if "uid" in like else None
+        files.write(path, content, like.get("mode", 0o644), owner)
+    _drop_bytecode(path)
+
+
+def _drop_bytecode(path: str) -> None:
+    """Remove compiled copies: one with equal time and size, or unchecked, would run instead."""
+    folder, name = os.path.split(path)
+    stem, ending = os.path.splitext(name)
+    if ending == ".py":
+        for stale in glob.glob(
+            os.path.join(glob.escape(folder), "__pycache__", f"{glob.escape(stem)}.*.pyc")
+        ):
+            os.unlink(stale)
+
+
+def _written(known: Entries, plan: list[dict[str, Any]], transaction: str) -> bytes:
+    after = dict(known)
+    for step in plan:
+        entry = after.get(step["path"])
+        original = entry["original"] if entry else step["before"]
+        if step["after"] == original:
+            after.pop(step["path"], None)
+        else:
+            after[step["path"]] = {
+                "original": original,
+                "current": step["after"],
+                "sets": step["sets"],
+                **{key: step[key] for key in ("mode", "uid", "gid") if key in step},
+            }
+    return json.dumps({"transaction": transaction, "files": after}, indent=1).encode()
+
+
+def recorded(site: str, paths: list[str]) -> dict[str, str]:
+    """The sha256 that the wheels' RECORD files give for installed files, in hex, by path."""
+    wanted = {os.path.relpath(path, site): path for path in paths}
+    found = {}
+    for record in glob.glob(os.path.join(glob.escape(site), "*.dist-info", "RECORD")):
+        with open(record, encoding="utf-8", newline="") as file:
+            for row in csv.reader(file):
+                if len(row) >= 2 and row[0] in wanted and row[1].startswith("sha256="):
+                    digest = row[1].removeprefix("sha256=")
+                    padded = digest + "=" * (-len(digest) % 4)
+                    found[wanted[row[0]]] = base64.urlsafe_b64decode(padded).hex()
+    return found

@@ -1,0 +1,179 @@
+"""Processes of the host, read from /proc; a pid counts only together with its start time."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+#: Every process of a run carries this variable; it is how they are found again, in or out of the
+#: process group, re-parented or not.
+RUN_VARIABLE = "SGLANG_REMOTE_RUN"
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process; ``start`` is in clock ticks since boot and tells it from a later namesake."""
+
+    pid: int
+    start: int
+    state: str
+    parent: int
+    cpu_ticks: int
+
+    @property
+    def alive(self) -> bool:
+        return self.state not in "ZX"
+
+
+def boot_id() -> str:
+    """Changes at each boot of the host."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+
+
+def _bytes(pid: int, name: str) -> bytes:
+    try:
+        with open(f"/proc/{pid}/{name}", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def find(pid: int) -> Process | None:
+    """The process of that pid, zombies included."""
+    # The command's name may hold spaces and brackets: the fields begin after the last bracket.
+    fields = _bytes(pid, "stat").rpartition(b")")[2].split()
+    if len(fields) < 20:
+        return None
+    return Process(
+        pid=pid,
+        start=int(fields[19]),
+        state=fields[0].decode(),
+        parent=int(fields[1]),
+        cpu_ticks=int(fields[11]) + int(fields[12]),
+    )
+
+
+def same(pid: int, start: int) -> bool:
+    """Whether the process that had this pid and start time still runs."""
+    found = find(pid)
+    return found is not None and found.start == start and found.alive
+
+
+def pids() -> Iterator[int]:
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            yield int(name)
+
+
+def run_of(pid: int) -> str | None:
+    """The run that a process belongs to, by its environment."""
+    wanted = f"{RUN_VARIABLE}=".encode()
+    for entry in _bytes(pid, "environ").split(b"\0"):
+        if entry.startswith(wanted):
+            return entry[len(wanted) :].decode("utf-8", "replace")
+    return None
+
+
+def by_run() -> dict[str, list[Process]]:
+    """The living processes of every run, oldest first, from one walk through /proc."""
+    found: dict[str, list[Process]] = {}
+    for pid in pids():
+        run = run_of(pid)
+        process = find(pid) if run is not None else None
+        if run is not None and process is not None and process.alive:
+            found.setdefault(run, []).append(process)
+    for processes in found.values():
+        processes.sort(key=lambda process: (process.start, process.pid))
+    return found
+
+
+def members(run: str) -> list[Process]:
+    """The living processes of one run."""
+    return by_run().get(run, [])
+
+
+def command_line(pid: int) -> list[str]:
+    """The words of its command line; after setproctitle, the title as one word."""
+    words = _bytes(pid, "cmdline").rstrip(b"\0 ").split(b"\0")
+    return [word.decode("utf-8", "replace") for word in words if word]
+
+
+def owner(pid: int) -> str:
+    """The user's name, or the uid where it has none."""
+    try:
+        uid = os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return "?"
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def send(process: Process, number: int) -> bool:
+    """Signal exactly that process, through a pidfd and after a second look; False: it is gone."""
+    try:
+        fd = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if not same(process.pid, process.start):
+            return False
+        signal.pidfd_send_signal(fd, number)
+        return True
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(fd)
+
+
+def _listening_inodes(port: int) -> set[str]:
+    inodes = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            with open(table) as file:
+                rows = file.readlines()[1:]
+        except OSError:
+            continue
+        for row in rows:
+            fields = row.split()
+            listens = fields[3] == "0A"
+            if listens and int(fields[1].rpartition(":")[2], 16) == port:
+                inodes.add(fields[9])
+    return inodes
+
+
+def listeners(port: int) -> tuple[bool, list[int]]:
+    """Whether somebody listens on the TCP port, and the pids seen holding the socket.
+
+    The pids may be missing although the port is taken: another user's descriptors are not shown.
+    """
+    wanted = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
+    if not wanted:
+        return False, []
+    holders = []
+    for pid in pids():
+        try:
+            for fd in os.listdir(f"/proc/{pid}/fd"):
+                if os.readlink(f"/proc/{pid}/fd/{fd}") in wanted:
+                    holders.append(pid)
+                    break
+        except OSError:
+            continue
+    return True, sorted(holders)
+
+
+def describe(pid: int) -> dict[str, object]:
+    """What a person needs to know a process: pid, owner, command line, its run if it has one."""
+    process = find(pid)
+    return {
+        "pid": pid,
+        "start": process.start if process else None,
+        "owner": owner(pid),
+        "command": command_line(pid),
+        "run": run_of(pid),
+    }

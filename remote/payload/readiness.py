@@ -1,0 +1,65 @@
+"""Is the server that answers the one just launched, and does it generate?"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from typing import Any
+
+from . import procs
+
+
+def check(run: str, address: str, port: int, timeout_s: float) -> dict[str, Any]:
+    """One look: the port's owner, /health, and a real generation of a few tokens.
+
+    Returns:
+        ``{"ok": True, "text": ...}``, or ``{"ok": False, "why": ...}``.
+    """
+    taken, holders = procs.listeners(port)
+    if not taken:
+        return {"ok": False, "why": f"nothing listens on port {port}"}
+    strangers = [pid for pid in holders if procs.run_of(pid) != run]
+    if strangers or not holders:
+        return {
+            "ok": False,
+            "why": f"port {port} is held by another process than this run's",
+            "stranger": procs.describe(strangers[0]) if strangers else None,
+        }
+    try:
+        status, _ = _ask(address, port, "GET", "/health", None, timeout_s)
+        if status != 200:
+            return {"ok": False, "why": f"/health answers {status}"}
+        status, answer = _ask(
+            address,
+            port,
+            "POST",
+            "/generate",
+            {"text": "1 2 3", "sampling_params": {"max_new_tokens": 4, "temperature": 0}},
+            timeout_s,
+        )
+    except (OSError, http.client.HTTPException) as error:
+        return {"ok": False, "why": f"{type(error).__name__}: {error}"}
+    if status != 200:
+        return {"ok": False, "why": f"/generate answers {status}", "body": answer[:500]}
+    try:
+        reply = json.loads(answer)
+        tokens = int(reply["meta_info"]["completion_tokens"])
+    except (ValueError, KeyError, TypeError):
+        return {"ok": False, "why": "/generate answers no generation", "body": answer[:500]}
+    if tokens < 1:
+        return {"ok": False, "why": "/generate made no token", "body": answer[:500]}
+    return {"ok": True, "text": str(reply.get("text", "")), "tokens": tokens}
+
+
+def _ask(
+    address: str, port: int, method: str, path: str, body: dict[str, Any] | None, timeout_s: float
+) -> tuple[int, str]:
+    connection = http.client.HTTPConnection(address, port, timeout=timeout_s)
+    try:
+        payload = None if body is None else json.dumps(body)
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        connection.request(method, path, payload, headers)
+        response = connection.getresponse()
+        return response.status, response.read(65536).decode("utf-8", "replace")
+    finally:
+        connection.close()

@@ -1,0 +1,233 @@
+"""Runs on the host: a folder each, the process it started, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from . import procs
+from .files import expand, private_dir, write
+from .refusal import Refused
+
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}\Z")
+
+# The supervisor outlives the server by one write: its exit status. TERM is trapped, not ignored,
+# for an ignored signal would be inherited by the server.
+_SUPERVISE = (
+    'trap : TERM INT HUP; bash "$1/launch.sh" >>"$1/server.log" 2>&1 </dev/null; status=$?;'
+    ' printf "%s\\n" "$status" >"$1/exit_status.part"; mv "$1/exit_status.part" "$1/exit_status"'
+)
+
+
+def folder(state: str, run: str) -> str:
+    """Where a run's files lie.
+
+    Raises:
+        Refused: ConfigError; that is no run id.
+    """
+    if not _RUN_ID.match(run):
+        raise Refused("ConfigError", f"{run!r} is not the id of a run")
+    return os.path.join(expand(state), "runs", run)
+
+
+def record(state: str, run: str) -> dict[str, Any]:
+    """What was written down when the run was started.
+
+    Raises:
+        Refused: ConfigError; the host has no such run.
+    """
+    path = os.path.join(folder(state, run), "run.json")
+    try:
+        with open(path, encoding="utf-8") as file:
+            found: dict[str, Any] = json.load(file)
+    except FileNotFoundError:
+        raise Refused(
+            "ConfigError", f"the host has no run {run}", hint="inv status lists the runs it has"
+        ) from None
+    return found
+
+
+def ids(state: str) -> list[str]:
+    """The host's runs, oldest first (an id begins with its time)."""
+    try:
+        names = os.listdir(os.path.join(expand(state), "runs"))
+    except FileNotFoundError:
+        return []
+    return sorted(name for name in names if _RUN_ID.match(name))
+
+
+def server_process(state: str, run: str) -> procs.Process | None:
+    """The run's main process, while it lives.
+
+    The pid is written by the launch script just before it becomes the server, so it counts only
+    if the process carries the run's own variable.
+    """
+    try:
+        with open(os.path.join(folder(state, run), "pid")) as file:
+            pid = int(file.read())
+    except (OSError, ValueError):
+        return None
+    process = procs.find(pid)
+    if process is None or not process.alive or procs.run_of(pid) != run:
+        return None
+    return process
+
+
+def exit_status(state: str, run: str) -> int | None:
+    """The status the server's shell saw (128 + signal where a signal ended it)."""
+    try:
+        with open(os.path.join(folder(state, run), "exit_status")) as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return None
+
+
+def look(
+    state: str, run: str, living: dict[str, list[procs.Process]] | None = None
+) -> dict[str, Any]:
+    """A run as it is now; ``living`` is `procs.by_run`, where the caller has it already."""
+    home = folder(state, run)
+    started = record(state, run)
+    rebooted = started.get("boot_id") != procs.boot_id()
+    alive = (procs.by_run() if living is None else living).get(run, [])
+    server = None if rebooted else server_process(state, run)
+    log = os.path.join(home, "server.log")
+    return {
+        "run": run,
+        "record": started,
+        "rebooted": rebooted,
+        "server_pid": server.pid if server else None,
+        "pids": [process.pid for process in alive],
+        "exit_status": exit_status(state, run),
+        "stop_requested": os.path.exists(os.path.join(home, "stop_requested")),
+        "outcome": outcome(state, run),
+        "log": log,
+        "log_bytes": os.path.getsize(log) if os.path.exists(log) else 0,
+        "now": time.time(),
+    }
+
+
+def outcome(state: str, run: str) -> dict[str, Any] | None:
+    """What the last wait for this run found; None where none has ended."""
+    try:
+        with open(os.path.join(folder(state, run), "outcome.json"), encoding="utf-8") as file:
+            found: dict[str, Any] = json.load(file)
+            return found
+    except (OSError, ValueError):
+        return None
+
+
+def note_outcome(state: str, run: str, note: dict[str, Any]) -> dict[str, Any]:
+    """Write down what a wait found, by the host's clock."""
+    path = os.path.join(folder(state, run), "outcome.json")
+    write(path, json.dumps({**note, "at": time.time()}).encode())
+    return {}
+
+
+def start(state: str, run: str, note: dict[str, Any], script: bytes) -> dict[str, Any]:
+    """Make the run's folder and start its script, detached from this connection.
+
+    Raises:
+        Refused: ToolError; the run exists already, or the disk is full.
+    """
+    private_dir(expand(state))
+    private_dir(os.path.join(expand(state), "runs"))
+    home = folder(state, run)
+    if os.path.exists(home):
+        raise Refused("ToolError", f"the host already has a run {run}")
+    private_dir(home)
+    write(os.path.join(home, "launch.sh"), script, mode=0o700)
+    # Opened here for its mode, and so that a follower finds it at once.
+    os.close(os.open(os.path.join(home, "server.log"), os.O_CREAT | os.O_WRONLY, 0o600))
+    started = {**note, "run": run, "boot_id": procs.boot_id(), "started_at": time.time()}
+    write(os.path.join(home, "run.json"), json.dumps(started, indent=1).encode())
+    # The environment is the script's own; it starts from the little that a login has.
+    kept = {name: os.environ[name] for name in ("HOME", "USER", "LOGNAME") if name in os.environ}
+    supervisor = subprocess.Popen(
+        ["/bin/bash", "-c", _SUPERVISE, "sglang-remote-supervisor", home],
+        env={
+            **kept,
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "LANG": os.environ.get("LANG", "C.UTF-8"),
+            procs.RUN_VARIABLE: run,
+        },
+        cwd=home,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    return {"run": run, "folder": home, "supervisor_pid": supervisor.pid}
+
+
+def stop(state: str, run: str, grace_s: float) -> Iterator[dict[str, Any]]:
+    """End every process of the run, and tell how it goes; returns when none is left.
+
+    TERM first, KILL after ``grace_s`` seconds; children that appear meanwhile are included.
+    """
+    home = folder(state, run)
+    alive = procs.members(run)
+    if alive:
+        write(os.path.join(home, "stop_requested"), b"%f\n" % time.time())
+    yield from end(lambda: procs.members(run), grace_s)
+    # A supervisor that was killed could not write it.
+    if alive and exit_status(state, run) is None:
+        write(os.path.join(home, "exit_status"), b"137\n")
+
+
+def end(living: Any, grace_s: float) -> Iterator[dict[str, Any]]:
+    """TERM, then KILL, all that ``living()`` still finds; yields a message a second."""
+    began = time.monotonic()
+    told: set[tuple[int, int]] = set()
+    killed: set[tuple[int, int]] = set()
+    last = 0.0
+    while True:
+        alive = living()
+        if not alive:
+            return
+        waited = time.monotonic() - began
+        if waited > grace_s + 30:
+            raise Refused(
+                "ToolError",
+                f"{len(alive)} processes don't end, not even on SIGKILL",
+                evidence=[f"pid {p.pid} state {p.state}" for p in alive],
+                hint="a process in state D waits for a device or file system: look at dmesg",
+            )
+        number, done = (signal.SIGTERM, told) if waited < grace_s else (signal.SIGKILL, killed)
+        for process in alive:
+            key = (process.pid, process.start)
+            if key not in done:
+                procs.send(process, number)
+                done.add(key)
+        if waited - last >= 1 or not last:
+            last = waited or 0.001
+            yield {"alive": len(alive), "waited_s": round(waited, 1), "killing": waited >= grace_s}
+        time.sleep(0.05)
+
+
+def stop_foreign(pid: int, start_ticks: int, grace_s: float) -> Iterator[dict[str, Any]]:
+    """End one process that this tool did not start, and its descendants.
+
+    Raises:
+        Refused: ToolError; the pid now belongs to another process than the one that was shown.
+    """
+    if not procs.same(pid, start_ticks):
+        raise Refused("ToolError", f"pid {pid} is no longer the process that was shown")
+    family = _descendants(pid)
+    yield from end(lambda: [p for p in family if procs.same(p.pid, p.start)], grace_s)
+
+
+def _descendants(root: int) -> list[procs.Process]:
+    everyone = [process for pid in procs.pids() if (process := procs.find(pid)) is not None]
+    family, grew = {root}, True
+    while grew:
+        more = {p.pid for p in everyone if p.parent in family} - family
+        grew = bool(more)
+        family |= more
+    return [process for process in everyone if process.pid in family]

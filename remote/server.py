@@ -1,0 +1,403 @@
+"""The server on the host: start, follow until it is ready or dead, stop; and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from remote.clock import Clock, Deadline
+from remote.config import HostSettings
+from remote.core import host_facts
+from remote.core.host_facts import GPUProcess, RunState
+from remote.core.log_events import Event, FatalLine, FatalReason, StartState
+from remote.core.phases import Phase
+from remote.core.server_log import LogReader
+from remote.errors import ConnectionLost, SSHError, ToolError
+from remote.host import Host, Piece
+
+#: Seconds for one readiness check: on a cold server the first request compiles kernels.
+_PROBE_S = 300.0
+#: Seconds for which a lost connection is dialled again before the wait gives up.
+_REDIAL_S = 60.0
+
+
+class Outcome(str, Enum):
+    """How a wait for a server ended."""
+
+    READY = "ready"
+    CRASHED = "crashed"
+    DIED_AFTER_READY = "died_after_ready"
+    STOPPED = "stopped"
+    NOT_READY = "not_ready"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The end of a wait.
+
+    ``line`` and ``line_number`` quote the deciding line of the log, where a line decided;
+    ``exit_status`` is the shell's (128 + signal), where the process is gone.
+    """
+
+    outcome: Outcome
+    reason: str
+    elapsed_s: float
+    state: StartState
+    line: str | None = None
+    line_number: int | None = None
+    exit_status: int | None = None
+    generated: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "outcome": self.outcome.value,
+            "reason": self.reason,
+            "elapsed_s": round(self.elapsed_s, 1),
+            "phase": self.state.phase.value,
+            "line": self.line,
+            "line_number": self.line_number,
+            "exit_status": self.exit_status,
+            "generated": self.generated,
+        }
+
+
+@dataclass(frozen=True)
+class Beat:
+    """The server still works, though its log is silent: living processes and their CPU seconds."""
+
+    processes: int
+    cpu_s: float
+
+
+@dataclass(frozen=True)
+class Reconnected:
+    """The connection was lost and is there again; no byte of the log is."""
+
+    after_s: float
+
+
+#: What a wait tells while it lasts.
+Watcher = Callable[[Event | Beat | Reconnected, StartState], None]
+
+
+def look(host: Host, settings: HostSettings, run: str) -> RunState:
+    """One run as it is now.
+
+    Raises:
+        ConfigError: the host has no such run.
+    """
+    return host_facts.run_state(host.call("runs.look", state=settings.state, run=run))
+
+
+def note(host: Host, settings: HostSettings, run: str, verdict: Verdict) -> None:
+    """Write the verdict down beside the run, on the host."""
+    said = {key: verdict.as_dict()[key] for key in ("outcome", "reason", "line")}
+    host.call("runs.note_outcome", state=settings.state, run=run, note=said)
+
+
+def answers(host: Host, settings: HostSettings, run: str, timeout_s: float = 60.0) -> str | None:
+    """Why the run's server does not serve right now; None where it does."""
+    found = host.call(
+        "readiness.check",
+        run=run,
+        address=_local_address(settings),
+        port=settings.port,
+        timeout_s=timeout_s,
+    )
+    return None if found["ok"] else str(found["why"])
+
+
+def phase_of(host: Host, settings: HostSettings, run: str) -> Phase:
+    """The phase that a run's log is in now."""
+    reader = LogReader()
+    with host.stream(
+        "log.select", state=settings.state, run=run, tail=None, since=None, ago_s=None, grep=None
+    ) as pieces:
+        for piece in pieces:
+            reader.feed(piece.data)
+    return reader.state.phase
+
+
+def _local_address(settings: HostSettings) -> str:
+    return "127.0.0.1" if settings.bind in ("0.0.0.0", "::", "") else settings.bind
+
+
+def start(
+    host: Host, settings: HostSettings, run: str, script: bytes, record: Mapping[str, Any]
+) -> None:
+    """Start a run's script, detached from the connection; ``record`` is kept beside it."""
+    host.call("runs.start", data=script, state=settings.state, run=run, note=dict(record))
+
+
+class Follower:
+    """A run's log from an offset on, whatever happens to the connection.
+
+    A lost connection is dialled again and the log taken up at the byte where it broke off, for as
+    long as `_REDIAL_S` without success.
+    """
+
+    def __init__(self, host: Host, settings: HostSettings, run: str, clock: Clock) -> None:
+        self._host = host
+        self._settings = settings
+        self._run = run
+        self._clock = clock
+        self.offset = 0
+
+    def pieces(self, probe: Mapping[str, Any] | None = None) -> Iterator[Piece | Reconnected]:
+        """What the host says until the server is gone; the messages of `payload/follow.py`."""
+        lost_at: float | None = None
+        while True:
+            try:
+                with self._host.stream(
+                    "follow.follow",
+                    state=self._settings.state,
+                    run=self._run,
+                    offset=self.offset,
+                    probe=dict(probe) if probe else None,
+                ) as pieces:
+                    for piece in pieces:
+                        if lost_at is not None:
+                            yield Reconnected(self._clock.monotonic_s() - lost_at)
+                            lost_at = None
+                        if "log" in piece.body:
+                            self.offset = int(piece.body["log"]) + len(piece.data)
+                        elif "restarted" in piece.body:
+                            self.offset = 0
+                        yield piece
+                return
+            except SSHError as error:
+                # A refused key or password won't mend itself, unless it worked a moment ago.
+                if lost_at is None:
+                    if not isinstance(error, ConnectionLost):
+                        raise
+                    lost_at = self._clock.monotonic_s()
+                elif self._clock.monotonic_s() - lost_at > _REDIAL_S:
+                    raise
+                self._host.close()
+                self._clock.sleep(1.0)
+
+
+def until_ready(
+    host: Host,
+    settings: HostSettings,
+    run: str,
+    clock: Clock,
+    timeout_s: float,
+    watch: Watcher,
+    keep_log: Callable[[bytes], object],
+) -> Verdict:
+    """Follow a run from its first byte until it is ready, dead, stopped or out of time.
+
+    Ready is the server's own ready line, then, asked on the host: the port belongs to a process of
+    this run, `/health` answers 200, and a generation makes tokens.
+
+    Args:
+        watch: told every event and sign of life.
+        keep_log: given every byte of the log, in order.
+
+    Raises:
+        ConnectionLost: and dialling again failed for a minute; the server goes on.
+    """
+    reader = LogReader()
+    lines = _LineKeeper()
+    began = clock.monotonic_s()
+    deadline = Deadline.after(clock, timeout_s)
+    follower = Follower(host, settings, run, clock)
+    probe: dict[str, Any] | None = None
+
+    def verdict(outcome: Outcome, reason: str, **more: Any) -> Verdict:
+        return Verdict(outcome, reason, clock.monotonic_s() - began, reader.state, **more)
+
+    while True:
+        asked = probe
+        for piece in follower.pieces(probe):
+            if isinstance(piece, Reconnected):
+                watch(piece, reader.state)
+                continue
+            if "log" in piece.body:
+                keep_log(piece.data)
+                lines.feed(piece.data)
+                for event in reader.feed(piece.data):
+                    watch(event, reader.state)
+            elif "restarted" in piece.body:
+                reader, lines = LogReader(), _LineKeeper()
+            elif "tick" in piece.body:
+                watch(Beat(**piece.body["tick"]), reader.state)
+            elif "probe" in piece.body:
+                found = piece.body["probe"]
+                if found["ok"]:
+                    return verdict(Outcome.READY, "serving", generated=found["text"])
+                if "stranger" in found:
+                    return verdict(Outcome.CRASHED, found["why"])
+                probe = None  # ask again below
+            elif "gone" in piece.body:
+                for event in reader.finish():
+                    watch(event, reader.state)
+                return _ended(verdict, reader.state, lines, piece.body)
+            fatal = reader.state.fatal
+            if fatal is not None:
+                return _fatal(verdict, fatal, reader.state)
+            if deadline.passed:
+                return verdict(
+                    Outcome.NOT_READY,
+                    f"not ready after {timeout_s:.0f} s, in phase {reader.state.phase.value}",
+                )
+            if reader.state.ready is not None and (probe is None or asked is None):
+                probe = {
+                    "address": _local_address(settings),
+                    "port": settings.port,
+                    "timeout_s": min(_PROBE_S, max(deadline.left_s, 1.0)),
+                }
+                break
+
+
+def _fatal(verdict: Callable[..., Verdict], fatal: FatalLine, state: StartState) -> Verdict:
+    outcome = Outcome.CRASHED if state.ready is None else Outcome.DIED_AFTER_READY
+    if state.stop_requested is not None:
+        outcome = Outcome.STOPPED
+    words = {
+        FatalReason.PORT_IN_USE: "the port is taken",
+        FatalReason.SCHEDULER_EXCEPTION: "the scheduler hit an exception",
+        FatalReason.PROCESS_DIED: "a process of the server died",
+        FatalReason.CHILD_FAILED: "a child process failed",
+        FatalReason.WARM_UP_FAILED: "the warm-up request failed",
+    }
+    rank = f" on {fatal.rank}" if fatal.rank else ""
+    return verdict(outcome, words[fatal.reason] + rank, line=fatal.text, line_number=fatal.line)
+
+
+def _ended(
+    verdict: Callable[..., Verdict], state: StartState, lines: _LineKeeper, body: Mapping[str, Any]
+) -> Verdict:
+    status = body["gone"]
+    if body["stop_requested"]:
+        return verdict(Outcome.STOPPED, "the server was stopped on request", exit_status=status)
+    outcome = Outcome.CRASHED if state.ready is None else Outcome.DIED_AFTER_READY
+    if state.fatal is not None:
+        return verdict(
+            outcome,
+            "the server died",
+            exit_status=status,
+            line=state.fatal.text,
+            line_number=state.fatal.line,
+        )
+    return verdict(
+        outcome,
+        f"the server's process is gone ({describe_status(status)})",
+        exit_status=status,
+        line=lines.last,
+        line_number=lines.number if lines.last else None,
+    )
+
+
+def describe_status(status: int | None) -> str:
+    """An exit status in words."""
+    if status is None:
+        return "exit status unknown"
+    if status > 128:
+        import signal
+
+        try:
+            return f"killed by {signal.Signals(status - 128).name}"
+        except ValueError:
+            pass
+    return f"exit status {status}"
+
+
+class _LineKeeper:
+    """The last line that says something, kept for the verdict of a process that just vanished."""
+
+    def __init__(self) -> None:
+        self.last: str | None = None
+        self.number = 0
+        self._pending = b""
+
+    def feed(self, data: bytes) -> None:
+        *whole, self._pending = (self._pending + data).split(b"\n")
+        self._pending = self._pending[-8192:]
+        self.number += len(whole)
+        for line in reversed(whole):
+            if line.strip():
+                shown = line.rsplit(b"\r", 1)[-1].strip() or line.strip()
+                self.last = shown.decode("utf-8", "replace")[:2000]
+                break
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """What a stop did: processes ended, and how long it took."""
+
+    run: str
+    processes: int
+    waited_s: float
+    killed: bool
+
+
+def stop(
+    host: Host,
+    settings: HostSettings,
+    run: RunState,
+    clock: Clock,
+    tell: Callable[[str], None],
+    grace_s: float = 15.0,
+) -> Stopped:
+    """End every process of a run and wait until they and their GPU memory are gone.
+
+    Raises:
+        ToolError: a process doesn't end, or its memory stays.
+    """
+    began = clock.monotonic_s()
+    killed = False
+    with host.stream("runs.stop", state=settings.state, run=run.run, grace_s=grace_s) as messages:
+        for message in messages:
+            killed = killed or bool(message.body["killing"])
+            tell(_progress(message.body))
+    _await_gpus(host, settings, set(run.pids), clock, tell)
+    return Stopped(run.run, len(run.pids), clock.monotonic_s() - began, killed)
+
+
+def stop_foreign(
+    host: Host,
+    settings: HostSettings,
+    holder: host_facts.Holder,
+    clock: Clock,
+    tell: Callable[[str], None],
+) -> None:
+    """End a server that this tool did not start, exactly the process that was shown."""
+    with host.stream(
+        "runs.stop_foreign", pid=holder.pid, start_ticks=holder.start, grace_s=15.0
+    ) as messages:
+        for message in messages:
+            tell(_progress(message.body))
+    _await_gpus(host, settings, {holder.pid}, clock, tell)
+
+
+def _progress(body: Mapping[str, Any]) -> str:
+    how = "killing" if body["killing"] else "waiting for"
+    return f"{how} {body['alive']} processes, {body['waited_s']:.0f} s"
+
+
+def _await_gpus(
+    host: Host, settings: HostSettings, pids: set[int], clock: Clock, tell: Callable[[str], None]
+) -> None:
+    deadline = Deadline.after(clock, 60.0)
+    while True:
+        told = host.call("gpus.ask")
+        left: list[GPUProcess] = [
+            process
+            for process in host_facts.gpu_processes(told.get("apps", ""))
+            if process.pid in pids
+        ]
+        if not left:
+            return
+        if deadline.passed:
+            raise ToolError(
+                "the server's processes are gone but their GPU memory is not",
+                host=settings.name,
+                evidence=[f"GPU {p.gpu_uuid}: pid {p.pid}, {p.used_mib} MiB" for p in left],
+                hint="nvidia-smi on the host; a driver that hangs needs a reset",
+            )
+        tell(f"waiting for GPU memory of {len(left)} processes")
+        clock.sleep(0.5)

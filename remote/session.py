@@ -1,0 +1,104 @@
+"""One task's surroundings: settings, the chosen host, the clock, the display."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from remote import config
+from remote.clock import Clock, SystemClock
+from remote.config import HostSettings, Settings
+from remote.display import Display
+from remote.errors import ConfigError
+from remote.host import Host
+from remote.sandbox.control import Sandbox
+from remote.sandbox.setup import Progress
+from remote.ssh import SSHHost
+from remote.store import LocalRun
+
+
+@dataclass(frozen=True)
+class Session:
+    """What a task works with."""
+
+    settings: Settings
+    host_settings: HostSettings
+    host: Host
+    clock: Clock
+    display: Display
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Where templates, profiles and patch sets are looked for."""
+        return self.settings.template_folders
+
+    def local(self, run: str) -> LocalRun:
+        """The run's folder here."""
+        return LocalRun(self.settings.runs, run)
+
+
+@contextmanager
+def opened(
+    raw: Mapping[str, object],
+    project: Path,
+    host: str | None,
+    display: Display,
+    *,
+    set_up: bool = False,
+) -> Iterator[Session]:
+    """A session with the named host, or the one that the settings choose.
+
+    Args:
+        raw: what Invoke merged.
+        set_up: set the embedded host up where it isn't yet; otherwise it must be there.
+
+    Raises:
+        ConfigError: the settings are wrong, or there is no such host.
+    """
+    settings = config.load(raw, project)
+    name = settings.pick(host)
+    if name == config.SANDBOX:
+        chosen = embedded_host(settings, display, set_up)
+    else:
+        chosen = settings.hosts[name]
+    connection = SSHHost(chosen, settings.ssh)
+    try:
+        yield Session(settings, chosen, connection, SystemClock(), display)
+    finally:
+        connection.close()
+
+
+def embedded_host(settings: Settings, display: Display, set_up: bool) -> HostSettings:
+    """The embedded host, up, as a host like any other.
+
+    Raises:
+        ConfigError: it isn't set up and ``set_up`` does not ask for it.
+    """
+    sandbox = Sandbox(settings.sandbox_folder)
+    if not set_up and not sandbox.status().installed:
+        raise ConfigError(
+            "the embedded host is not set up yet",
+            hint="inv deploy PROFILE sets it up, or: inv sandbox.up",
+        )
+    with display.working("looking at the embedded host"):
+        entry = sandbox.up(_Report(display), display.confirm)
+    return config.host_from(config.SANDBOX, entry.host, settings.bench)
+
+
+class _Report:
+    """Shows the set-up step by step: a line a step, and on a terminal what it does right now."""
+
+    def __init__(self, display: Display) -> None:
+        self._display = display
+        self._step: tuple[int, str] | None = None
+
+    def __call__(self, progress: Progress) -> None:
+        if progress.step == 0:
+            self._display.say(progress.detail)
+        elif (progress.step, progress.name) != self._step:
+            self._step = (progress.step, progress.name)
+            self._display.say(f"step {progress.step} of {progress.of}: {progress.name}")
+        else:
+            self._display.bar(progress.detail[:100], progress.step - 1, progress.of)

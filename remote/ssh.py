@@ -1,0 +1,399 @@
+"""A host over SSH: Fabric's connection, with host keys verified by rules of our own.
+
+The only module that imports Fabric or Paramiko.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import fabric
+import paramiko
+
+from remote import errors
+from remote.agent import DEAD_AFTER_S, Agent, start_command
+from remote.config import Address, HostSettings, SSHSettings
+from remote.core import known_hosts
+from remote.core.shell import join
+from remote.core.ssh_options import SSHOptions, parse
+from remote.host import Answer, Piece
+
+#: Paramiko's own name for the two signature schemes of an RSA key.
+_RSA_SCHEMES = ("rsa-sha2-512", "rsa-sha2-256")
+
+
+class SSHHost:
+    """`remote.host.Host` over one SSH connection, opened at the first use."""
+
+    def __init__(self, settings: HostSettings, ssh: SSHSettings) -> None:
+        self._settings = settings
+        self._ssh = ssh
+        self._opened: fabric.Connection | None = None
+        self._agent: Agent | None = None
+
+    @property
+    def name(self) -> str:
+        return self._settings.name
+
+    def call(self, function: str, data: bytes = b"", **params: Any) -> Answer:
+        return self._asked().call(function, data, params)[0]
+
+    def fetch(self, function: str, **params: Any) -> Piece:
+        return Piece(*self._asked().call(function, b"", params))
+
+    def stream(self, function: str, **params: Any) -> AbstractContextManager[Iterator[Piece]]:
+        return self._asked().stream(function, params)
+
+    def interact(self, command: Sequence[str]) -> int:
+        connection = self._connection()
+        line = join(command)
+        if sys.stdin.isatty() and sys.stdout.isatty():
+            result = connection.run(line, pty=True, warn=True, hide=False)
+            return int(result.exited)
+        return _pump(connection.transport.open_session(), line)
+
+    @contextmanager
+    def tunnel(self, local_port: int, remote_port: int) -> Iterator[int]:
+        port = local_port or _free_port()
+        with self._connection().forward_local(port, remote_port, remote_host="127.0.0.1"):
+            yield port
+
+    def close(self) -> None:
+        if self._agent is not None:
+            self._agent.close()
+            self._agent = None
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    def _asked(self) -> Agent:
+        if self._agent is None:
+            venv = self._settings.venv
+            try:
+                channel = self._connection().transport.open_session(timeout=DEAD_AFTER_S)
+                channel.exec_command(start_command(f"{venv}/bin/python"))
+            except (paramiko.SSHException, OSError, EOFError) as error:
+                raise errors.SSHError(
+                    f"the host opens no session: {error}",
+                    host=self.name,
+                    hint="sshd may allow no more sessions (MaxSessions); close another one",
+                ) from error
+            self._agent = Agent(_Channel(channel), self.name, venv)
+        return self._agent
+
+    def _connection(self) -> fabric.Connection:
+        if self._opened is None:
+            settings = self._settings
+            options = resolve(settings.address, settings.ssh_config)
+            self._opened = _open(options, settings, self._ssh)
+        return self._opened
+
+
+def resolve(address: Address, config: str | None) -> SSHOptions:
+    """What ssh_config says of an address, which itself goes before it.
+
+    Asked of `ssh -G` where OpenSSH is installed, otherwise of Paramiko's reader.
+
+    Args:
+        config: the file to read, ``none`` for no file, or None for the user's and the system's.
+    """
+    alias = address.host
+    try:
+        text = subprocess.run(
+            ["ssh", "-G", *(["-F", config] if config else []), "--", alias],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        ).stdout
+        options = parse(text)
+    except FileNotFoundError:
+        options = parse(_without_openssh(alias, config))
+    except subprocess.CalledProcessError as error:
+        raise errors.ConfigError(
+            f"ssh_config cannot be read for {alias}",
+            evidence=error.stderr.strip().splitlines(),
+            hint="try: ssh -G " + alias,
+        ) from error
+    return replace(options, user=address.user or options.user, port=address.port or options.port)
+
+
+def _without_openssh(alias: str, config: str | None) -> str:
+    path = Path(config or "~/.ssh/config").expanduser()
+    known = paramiko.SSHConfig()
+    if config != "none" and path.exists():
+        known = paramiko.SSHConfig.from_path(str(path))
+    found: dict[str, Any] = {"hostname": alias, "user": getpass.getuser(), **known.lookup(alias)}
+    found.setdefault("userknownhostsfile", "~/.ssh/known_hosts")
+    found.setdefault("globalknownhostsfile", "/etc/ssh/ssh_known_hosts")
+    if "identityfile" not in found:
+        found["identityfile"] = [f"~/.ssh/{n}" for n in ("id_ed25519", "id_ecdsa", "id_rsa")]
+    lines = []
+    for keyword, value in found.items():
+        values: list[str] = value if isinstance(value, list) else [value]
+        lines += [f"{keyword} {each}" for each in values]
+    return "\n".join(lines)
+
+
+def _open(options: SSHOptions, settings: HostSettings, ssh: SSHSettings) -> fabric.Connection:
+    """A connection that is up, its host key verified.
+
+    Raises:
+        SSHError: the subclass says what stood in the way.
+    """
+    gateway: fabric.Connection | str | None = None
+    if options.proxy_jump:
+        *before, last = options.proxy_jump.split(",")
+        hop = resolve(Address.parse(last.removeprefix("ssh://")), settings.ssh_config)
+        if before:
+            hop = replace(hop, proxy_jump=",".join(before))
+        # Files named for the host itself say nothing of the machine before it.
+        gateway = _open(hop, replace(settings, identity_file=None, known_hosts=None), ssh)
+    elif options.proxy_command:
+        gateway = options.proxy_command
+    where = f"{options.hostname}:{options.port}"
+    policy = _HostKeys(options, settings, ssh)
+    identity = [settings.identity_file] if settings.identity_file else options.identity_files
+    keys = _existing(identity)
+    if settings.identity_file and not keys:
+        raise errors.ConfigError(
+            f"hosts.{settings.name}.identity_file: {settings.identity_file} is not there",
+            host=settings.name,
+        )
+    named = bool(settings.identity_file) or options.identities_only
+    connection = fabric.Connection(
+        options.hostname,
+        user=options.user or None,
+        port=options.port,
+        config=fabric.Config(overrides={"load_ssh_configs": False}),
+        gateway=gateway,
+        connect_timeout=options.connect_timeout_s or ssh.connect_timeout_s,
+        connect_kwargs={
+            "key_filename": [*keys, *_existing(options.certificate_files)],
+            # No sweep through an agent's keys where the configuration names the key.
+            "allow_agent": options.agent and not named,
+            "look_for_keys": False,
+            "banner_timeout": ssh.connect_timeout_s,
+            "auth_timeout": 30,
+            "transport_factory": policy.transport,
+        },
+    )
+    connection.client.set_missing_host_key_policy(policy)
+    try:
+        _connect(connection, settings.name, where)
+    except BaseException:
+        connection.close()
+        raise
+    connection.transport.set_keepalive(options.keepalive_s or ssh.keepalive_s)
+    return connection
+
+
+def _connect(connection: fabric.Connection, host: str, where: str) -> None:
+    try:
+        try:
+            connection.open()
+        except paramiko.PasswordRequiredException:
+            if not sys.stdin.isatty():
+                raise
+            phrase = getpass.getpass(
+                f"Passphrase for {connection.connect_kwargs['key_filename']}: "
+            )
+            connection.connect_kwargs["passphrase"] = phrase
+            connection.open()
+    except paramiko.PasswordRequiredException as error:
+        raise errors.AuthenticationFailed(
+            "the key is encrypted and there is no terminal to ask for its passphrase",
+            host=host,
+            evidence=connection.connect_kwargs["key_filename"],
+            hint="add it to an agent: ssh-add",
+        ) from error
+    except paramiko.AuthenticationException as error:
+        tried = connection.connect_kwargs["key_filename"]
+        raise errors.AuthenticationFailed(
+            f"{connection.user}@{where} accepts none of our keys",
+            host=host,
+            evidence=[f"offered {path}" for path in tried] or ["no key file was found to offer"],
+            hint=f"set hosts.{host}.identity_file, or put the public key into the host's"
+            " ~/.ssh/authorized_keys",
+        ) from error
+    except socket.gaierror as error:
+        raise errors.Unreachable(
+            f"the name {connection.host} does not resolve: {error.strerror}",
+            host=host,
+            hint=f"check hosts.{host}.address, or the alias in ~/.ssh/config",
+        ) from error
+    except TimeoutError as error:
+        raise errors.Unreachable(
+            f"no answer from {where} in {connection.connect_timeout} s",
+            host=host,
+            hint="is the host up, and the way to it (VPN, jump host) open?",
+        ) from error
+    except (paramiko.ssh_exception.NoValidConnectionsError, ConnectionError) as error:
+        raise errors.Unreachable(
+            f"cannot connect to {where}",
+            host=host,
+            evidence=[str(error)],
+            hint="is sshd running there, on that port?",
+        ) from error
+    except (paramiko.SSHException, EOFError, OSError) as error:
+        raise errors.Unreachable(
+            f"{where} does not speak SSH to us: {error or type(error).__name__}",
+            host=host,
+            hint=f"try: ssh -v {where.replace(':', ' -p ')} true",
+        ) from error
+
+
+def _existing(names: Iterable[str | Path]) -> list[str]:
+    return [str(path) for name in names if (path := Path(name).expanduser()).exists()]
+
+
+class _HostKeys(paramiko.MissingHostKeyPolicy):
+    """Judges the host's key by known_hosts; Paramiko's own store stays empty, so that every key
+    comes here.
+    """
+
+    def __init__(self, options: SSHOptions, settings: HostSettings, ssh: SSHSettings) -> None:
+        self._host = settings.name
+        self._accept_new = ssh.accept_new_host_keys or options.accept_new
+        if settings.known_hosts:
+            self._files = [settings.known_hosts]
+        else:
+            names = (*options.known_hosts, *options.system_known_hosts)
+            self._files = [Path(name).expanduser() for name in names]
+        name = options.host_key_alias or options.hostname
+        self._name = known_hosts.host_name(name, 22 if options.host_key_alias else options.port)
+        self._entries = [
+            entry for path in self._files for entry in known_hosts.parse(_text(path), str(path))
+        ]
+
+    def transport(self, sock: Any, **options: Any) -> paramiko.Transport:
+        """A transport that asks first for a key of a type that is on record."""
+        if isinstance(sock, socket.socket):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        transport = paramiko.Transport(sock, **options)
+        security = transport.get_security_options()
+        on_record = known_hosts.key_types(self._entries, [self._name])
+        if "ssh-rsa" in on_record:
+            on_record.update(_RSA_SCHEMES)
+        security.key_types = sorted(security.key_types, key=lambda kind: kind not in on_record)
+        return transport
+
+    def missing_host_key(
+        self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey
+    ) -> None:
+        shown, kind = key.asbytes(), key.get_name()
+        judgement = known_hosts.judge(self._entries, [self._name], kind, shown)
+        verdict = judgement.verdict
+        if verdict is known_hosts.Verdict.KNOWN:
+            return
+        print_of = f"{kind} {known_hosts.fingerprint(shown)}"
+        where = ", ".join(judgement.sources)
+        if verdict is known_hosts.Verdict.UNKNOWN and self._accept_new:
+            self._record(kind, shown)
+            return
+        reasons = {
+            known_hosts.Verdict.UNKNOWN: (
+                f"the host key of {self._name} is not known",
+                "compare the fingerprint with the host's; then: ssh-keyscan, or set"
+                " ssh.accept_new_host_keys: true in invoke.yaml, which records it",
+            ),
+            known_hosts.Verdict.CHANGED: (
+                f"the host key of {self._name} has CHANGED (on record in {where})",
+                "somebody may be in between; only if the host was reinstalled:"
+                f" ssh-keygen -R '{self._name}'",
+            ),
+            known_hosts.Verdict.REVOKED: (
+                f"the host key of {self._name} is revoked (in {where})",
+                "this key must not be trusted; the host needs a new one",
+            ),
+            known_hosts.Verdict.AUTHORITY: (
+                f"{self._name} is known by a certificate authority only (in {where})",
+                "host certificates are not verified here: record the host's own key as well",
+            ),
+        }
+        message, hint = reasons[verdict]
+        raise errors.HostKeyRefused(
+            message, host=self._host, evidence=[f"it showed {print_of}"], hint=hint
+        )
+
+    def _record(self, kind: str, key: bytes) -> None:
+        path = self._files[0]
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        text = _text(path)
+        separator = "" if not text or text.endswith("\n") else "\n"
+        with path.open("a") as file:
+            file.write(separator + known_hosts.line(self._name, kind, key))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+class _Channel:
+    """Paramiko's channel as the agent's byte stream."""
+
+    def __init__(self, channel: paramiko.Channel) -> None:
+        self._channel = channel
+
+    def send(self, data: bytes) -> None:
+        self._channel.settimeout(DEAD_AFTER_S)
+        self._channel.sendall(data)
+
+    def receive(self, timeout_s: float) -> bytes:
+        self._channel.settimeout(timeout_s)
+        return self._channel.recv(256 * 1024)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def ended(self) -> tuple[int | None, bytes]:
+        known = self._channel.status_event.wait(5)
+        stderr = b""
+        while self._channel.recv_stderr_ready():
+            stderr += self._channel.recv_stderr(65536)
+        return (self._channel.recv_exit_status() if known else None), stderr
+
+
+def _pump(channel: paramiko.Channel, line: str) -> int:
+    """Run a command with this process's streams as its own, byte for byte."""
+    channel.exec_command(line)
+
+    def stdin() -> None:
+        with contextlib.suppress(OSError):
+            while chunk := os.read(0, 65536):
+                channel.sendall(chunk)
+            channel.shutdown_write()
+
+    def stderr() -> None:
+        while chunk := channel.recv_stderr(65536):
+            sys.stderr.buffer.write(chunk)
+            sys.stderr.buffer.flush()
+
+    threading.Thread(target=stdin, daemon=True).start()
+    errors_read = threading.Thread(target=stderr)
+    errors_read.start()
+    while chunk := channel.recv(65536):
+        sys.stdout.buffer.write(chunk)
+        sys.stdout.buffer.flush()
+    errors_read.join()
+    return channel.recv_exit_status()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,90 @@
+"""The host's venv: its facts in one reading, its SGLang's own flags, and work by hand in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from remote.config import HostSettings
+from remote.core import environment, host_facts
+from remote.core.flag_table import InstalledParser
+from remote.core.host_facts import HostFacts
+from remote.errors import PreflightFailed
+from remote.host import Host
+
+_PARSER_SCRIPT = Path(__file__).parent / "payload" / "parser_flags.py"
+
+
+def survey(host: Host, settings: HostSettings) -> HostFacts:
+    """Read all that a deploy needs to know, in one round trip."""
+    answer = host.call(
+        "facts.read",
+        venv=settings.venv,
+        cuda_home=settings.cuda_home,
+        state=settings.state,
+        model=settings.model,
+        port=settings.port,
+    )
+    return host_facts.read(answer)
+
+
+def require_sglang(facts: HostFacts, settings: HostSettings) -> None:
+    """Refuse a venv in which SGLang can't run, saying which interpreter was looked at.
+
+    Raises:
+        PreflightFailed: torch or SGLang isn't installed there.
+    """
+    for name in ("torch", "sglang"):
+        if facts.version(name) is None:
+            raise PreflightFailed(
+                f"no {name} in the venv {settings.venv}",
+                host=settings.name,
+                evidence=[
+                    f"interpreter {facts.python} (Python {facts.python_version})",
+                    f"packages in {facts.site_packages or 'no site-packages folder'}",
+                ],
+                hint=f"point hosts.{settings.name}.venv at the venv that has it, or install it:"
+                f" {facts.python} -m pip install {name}",
+            )
+
+
+def installed_parser(
+    host: Host, settings: HostSettings, facts: HostFacts, tell: Callable[[str], None]
+) -> InstalledParser:
+    """The flags that the installed SGLang takes, from its own parser.
+
+    Kept on the host by the venv's identity, for importing SGLang takes from seconds to minutes.
+
+    Raises:
+        PreflightFailed: SGLang's argument parser can't be imported there.
+    """
+    tell("asking the installed SGLang which flags it takes")
+    fixed = environment.fixed(settings.venv, settings.cuda_home)
+    server = {name: value for name, value in settings.overrides.env.items() if value is not None}
+    answer = host.call(
+        "facts.parser",
+        data=_PARSER_SCRIPT.read_bytes(),
+        venv=settings.venv,
+        state=settings.state,
+        identity=facts.identity,
+        env={**fixed, **server},
+    )
+    if "parser" not in answer:
+        raise PreflightFailed(
+            f"SGLang's own argument parser does not answer: {answer['error']}",
+            host=settings.name,
+            evidence=answer["evidence"],
+            hint=f"try by hand: inv run --host {settings.name}"
+            " 'python -m sglang.launch_server --help'",
+        )
+    return InstalledParser.from_answer(answer["parser"])
+
+
+def by_hand(settings: HostSettings, command: str | None) -> list[str]:
+    """The command that runs ``command`` (or a shell) in exactly the environment of the runs."""
+    fixed = environment.fixed(settings.venv, settings.cuda_home)
+    unset = [word for name in environment.UNSET for word in ("-u", name)]
+    variables = [f"{name}={value}" for name, value in fixed.items()]
+    shell = ["bash", "--norc", "--noprofile"]
+    inner = [*shell, "-i"] if command is None else [*shell, "-c", command]
+    return ["env", *unset, *variables, *inner]

@@ -1,0 +1,328 @@
+"""The tasks: `inv --list`, `inv --help TASK`. Parse, call, print; the work is in `remote/`.
+
+Nothing heavy is imported at the top: `inv --list` and shell completion stay fast.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from invoke import Collection, Context, task
+
+from remote.config import DEFAULTS
+from remote.errors import INTERRUPTED, ToolError
+
+if TYPE_CHECKING:
+    from remote.display import Display
+
+PROJECT = Path(__file__).resolve().parent
+
+_HOST = "the host's name in invoke.yaml (default: host:, the only one, or the embedded sandbox)"
+_JSON = "data as one JSON document on standard output, prose on standard error"
+_RUN = "the run's id (default: the newest on the host)"
+
+
+def _reported(body: Callable[..., Any]) -> Callable[..., Any]:
+    """Run a task's body with a display; errors become one clear message and an exit code.
+
+    The body returns its data, printed with ``--json``, or an exit code.
+    """
+
+    @functools.wraps(body)
+    def run(c: Context, *args: Any, **options: Any) -> None:
+        from remote.display import Display
+
+        display = Display(as_json=bool(options.get("json")))
+        try:
+            result = body(c, display, *args, **options)
+        except ToolError as error:
+            display.error(error)
+            sys.exit(error.exit_code)
+        except KeyboardInterrupt:
+            display.warn("interrupted")
+            sys.exit(INTERRUPTED)
+        if isinstance(result, int):
+            sys.exit(result)
+        if result is not None:
+            display.json(result)
+
+    # Invoke reads a task's options from its signature; the display is none of them.
+    signature = inspect.signature(body)
+    kept = [p for name, p in signature.parameters.items() if name != "display"]
+    run.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+    del run.__wrapped__
+    return run
+
+
+def _task(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    help_texts = {"host": _HOST, "json": _JSON, **options.pop("help", {})}
+
+    def wrap(body: Callable[..., Any]) -> Any:
+        names = body.__code__.co_varnames[: body.__code__.co_argcount]
+        texts = {name: text for name, text in help_texts.items() if name in names}
+        return task(help=texts, auto_shortflags=False, **options)(_reported(body))
+
+    return wrap
+
+
+@_task()
+def hosts(c: Context, display: Display, json: bool = False) -> Any:
+    """List the hosts of invoke.yaml, and the embedded one."""
+    from remote.overview import hosts as listed
+
+    return listed(c.config, PROJECT, display)
+
+
+@_task()
+def profiles(c: Context, display: Display, json: bool = False) -> Any:
+    """List the profiles that can be deployed."""
+    from remote.overview import profiles as listed
+
+    return listed(c.config, PROJECT, display)
+
+
+@_task(
+    iterable=["set"],
+    help={
+        "profile": "a profile of templates/profiles/, see inv profiles",
+        "dry": "show plan, script and every file's diff; change nothing",
+        "diff": "the same as --dry",
+        "restart": "start anew although nothing has changed",
+        "timeout": "seconds the start may take (default: the profile's)",
+        "set": "key=value over the profile: an intent, a flag, env.NAME; may be repeated",
+    },
+)
+def deploy(
+    c: Context,
+    display: Display,
+    profile: str,
+    host: str = "",
+    dry: bool = False,
+    diff: bool = False,
+    restart: bool = False,
+    timeout: float = 0.0,
+    set: Sequence[str] = (),
+    json: bool = False,
+) -> Any:
+    """Render, push, patch, start and follow until the server is ready."""
+    from remote.experiment import DeployOptions, deploy_profile
+    from remote.session import opened
+
+    options = DeployOptions(tuple(set), dry, diff, restart, timeout or None)
+    with opened(c.config, PROJECT, host, display, set_up=True) as session:
+        return deploy_profile(session, profile, options)
+
+
+@_task(help={"run": _RUN, "timeout": "seconds to wait (default: what is left of the profile's)"})
+def wait(
+    c: Context,
+    display: Display,
+    host: str = "",
+    run: str = "",
+    timeout: float = 0.0,
+    json: bool = False,
+) -> Any:
+    """Take a start up again: the same display, verdict and exit codes as deploy."""
+    from remote import experiment
+    from remote.session import opened
+
+    with opened(c.config, PROJECT, host, display) as session:
+        return experiment.wait(session, run or None, timeout or None)
+
+
+@_task(help={"timeout": "seconds the start may take (default: the profile's)"})
+def restart(
+    c: Context, display: Display, host: str = "", timeout: float = 0.0, json: bool = False
+) -> Any:
+    """Deploy the newest run's profile again, whatever it is doing."""
+    from remote import experiment
+    from remote.session import opened
+
+    with opened(c.config, PROJECT, host, display) as session:
+        return experiment.restart(session, timeout or None)
+
+
+@_task(
+    help={
+        "run": _RUN,
+        "pid": "a foreign server that holds the port: end that one",
+        "yes": "don't ask before ending a foreign process",
+    }
+)
+def stop(
+    c: Context,
+    display: Display,
+    host: str = "",
+    run: str = "",
+    pid: int = 0,
+    yes: bool = False,
+    json: bool = False,
+) -> Any:
+    """Stop what this tool started, and wait until processes and GPU memory are gone."""
+    from remote import experiment
+    from remote.session import opened
+
+    with opened(c.config, PROJECT, host, display) as session:
+        if pid:
+            return experiment.stop_foreign(session, pid, yes)
+        return experiment.stop(session, run or None)
+
+
+@_task()
+def status(c: Context, display: Display, host: str = "", json: bool = False) -> Any:
+    """Show the host, its newest run, and what is patched."""
+    from remote import experiment
+    from remote.overview import show_status
+    from remote.session import opened
+
+    with opened(c.config, PROJECT, host, display) as session:
+        found = experiment.status(session)
+    show_status(display, found)
+    return found
+
+
+@_task(
+    help={
+        "run": _RUN,
+        "tail": "the last so many lines (of those that match)",
+        "follow": "go on as it grows, until the server is gone",
+        "since": "10m, 2h, or '2026-11-29 20:15' in the host's time",
+        "grep": "only lines that match the regular expression",
+    }
+)
+def logs(
+    c: Context,
+    display: Display,
+    host: str = "",
+    run: str = "",
+    tail: int = -1,
+    follow: bool = False,
+    since: str = "",
+    grep: str = "",
+    json: bool = False,
+) -> Any:
+    """Print a run's log, as a terminal would have left it."""
+    from remote.overview import print_logs
+    from remote.session import opened
+
+    with opened(c.config, PROJECT, host, display) as session:
+        return print_logs(session, run or None, tail, since or None, grep or None, follow)
+
+
+@_task()
+def rollback_patch(c: Context, display: Display, host: str = "", json: bool = False) -> Any:
+    """Return every patched file to its original bytes, and prove it by hash."""
+    from remote import experiment
+    from remote.session import opened
+
+    with opened(c.config, PROJECT, host, display) as session:
+        return experiment.rollback(session)
+
+
+@_task(help={"command": "run by bash in the host's home folder"})
+def run(c: Context, display: Display, command: str, host: str = "") -> Any:
+    """Run a command on the host in the runs' environment; its exit code is passed on."""
+    from remote.session import opened
+    from remote.venv import by_hand
+
+    with opened(c.config, PROJECT, host, display) as session:
+        return session.host.interact(by_hand(session.host_settings, command))
+
+
+@_task()
+def shell(c: Context, display: Display, host: str = "") -> Any:
+    """Open a shell on the host in the runs' environment."""
+    from remote.session import opened
+    from remote.venv import by_hand
+
+    with opened(c.config, PROJECT, host, display) as session:
+        return session.host.interact(by_hand(session.host_settings, None))
+
+
+@_task(help={"local_port": "the port here (default: the server's own number, or a free one)"})
+def tunnel(
+    c: Context, display: Display, host: str = "", local_port: int = 0, json: bool = False
+) -> Any:
+    """Reach the server through the SSH connection, until Ctrl-C."""
+    from remote.overview import hold_tunnel
+    from remote.session import opened
+
+    with opened(c.config, PROJECT, host, display) as session:
+        hold_tunnel(session, local_port)
+
+
+@_task()
+def sandbox_up(c: Context, display: Display, json: bool = False) -> Any:
+    """Set the embedded host up, where it isn't yet, and start it."""
+    from remote.sandbox import tasks as embedded
+
+    return embedded.up(c.config, PROJECT, display)
+
+
+@_task()
+def sandbox_status(c: Context, display: Display, json: bool = False) -> Any:
+    """Show the embedded host: what is installed, its size, whether it runs."""
+    from remote.sandbox import tasks as embedded
+
+    return embedded.status(c.config, PROJECT, display)
+
+
+@_task()
+def sandbox_down(c: Context, display: Display, json: bool = False) -> Any:
+    """Stop the embedded host's SSH server; what was started through it lives on."""
+    from remote.sandbox import tasks as embedded
+
+    return embedded.down(c.config, PROJECT, display)
+
+
+@_task(help={"yes": "don't ask"})
+def sandbox_reset(c: Context, display: Display, yes: bool = False, json: bool = False) -> Any:
+    """Remove the embedded host, its folder and all."""
+    from remote.sandbox import tasks as embedded
+
+    return embedded.reset(c.config, PROJECT, display, yes)
+
+
+@_task()
+def sandbox_lock(c: Context, display: Display, json: bool = False) -> Any:
+    """Refresh the pinned versions of the embedded host's packages."""
+    from remote.sandbox import tasks as embedded
+
+    return embedded.lock(c.config, PROJECT, display)
+
+
+def _namespace() -> Collection:
+    top = Collection(
+        hosts,
+        profiles,
+        deploy,
+        wait,
+        restart,
+        stop,
+        status,
+        logs,
+        rollback_patch,
+        run,
+        shell,
+        tunnel,
+    )
+    embedded = Collection("sandbox")
+    for name, each in (
+        ("up", sandbox_up),
+        ("status", sandbox_status),
+        ("down", sandbox_down),
+        ("reset", sandbox_reset),
+        ("lock", sandbox_lock),
+    ):
+        embedded.add_task(each, name=name)
+    top.add_collection(embedded)
+    top.configure(dict(DEFAULTS))
+    return top
+
+
+ns = _namespace()
