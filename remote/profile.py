@@ -222,10 +222,9 @@ def _sets(words: Sequence[str]) -> Overrides:
 
 
 def _scalar(text: str) -> object:
-    """What YAML makes of the text where that is no text; otherwise the text as it stands.
+    """``off``, ``null``, ``[1, 2]`` and ``"off"`` as YAML; anything else as it stands.
 
-    So ``8``, ``off``, ``null``, ``[1, 2]`` and ``"off"`` are YAML, and a value with `` #`` or
-    ``: `` in it is not cut or split.
+    So a value with `` #`` or ``: `` in it is not cut or split, and ``010`` is not 8.
     """
     import yaml
 
@@ -233,6 +232,6 @@ def _scalar(text: str) -> object:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
         return text
-    if text[:1] in ("'", '"', "[", "{") or (text and isinstance(value, (bool, int, float))):
+    if text[:1] in ("'", '"', "[", "{") or isinstance(value, bool):
         return value
     return None if text in ("null", "~") else text

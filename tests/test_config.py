@@ -175,6 +175,13 @@ def test_a_missing_templates_folder_is_said(tmp_path: Path) -> None:
     assert folders == (tmp_path / "mine", config.TEMPLATES)
 
 
+def test_local_paths_start_from_the_project(tmp_path: Path) -> None:
+    settings = load(tmp_path, hosts=gpu(identity_file="keys/id", ssh_config="none"), runs="mine")
+    assert settings.hosts["gpu"].identity_file == tmp_path / "keys" / "id"
+    assert settings.hosts["gpu"].ssh_config == "none"
+    assert (settings.runs, settings.sandbox_folder) == (tmp_path / "mine", tmp_path / ".sandbox")
+
+
 def test_hostile_text_stays_data(tmp_path: Path) -> None:
     hostile = "a b'c\"d;$(touch x)`y`\nné"
     host = load(tmp_path, hosts=gpu(model=hostile, env={"X": hostile})).hosts["gpu"]

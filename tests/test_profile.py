@@ -160,7 +160,18 @@ def test_a_wrong_set_is_refused(write: Path, word: str, line: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["a b # c", "k: v", "$(touch x)", "a'b\"c", "`x`;", "*x", "!!python/name:os.system", "é"],
+    [
+        "010",
+        "0.90",
+        "a b # c",
+        "k: v",
+        "$(touch x)",
+        "a'b\"c",
+        "`x`;",
+        "*x",
+        "!!python/name:os.system",
+        "é",
+    ],
 )
 def test_a_value_of_set_is_data(write: Path, text: str) -> None:
     put(write, mine="")

@@ -100,10 +100,21 @@ def test_the_server_takes_the_scripts_place(tmp_path: Path) -> None:
     assert started.argv == ["-m", "sglang.launch_server", "--port", "30000"]
     assert (folder / "pid").read_text(encoding="utf-8") == f"{started.pid}\n"
     assert started.cwd == str(folder)
-    assert started.files_soft == started.files_hard
     assert started.env["SGLANG_REMOTE_RUN"] == "r-1"
     assert started.env["SPT_NOENV"] == "1"
     assert started.env["PYTHONUNBUFFERED"] == "1"
+
+
+@pytest.mark.parametrize("hard", ["4096", "$(ulimit -Hn)"])
+def test_the_limit_of_open_files_is_raised_as_far_as_it_goes(tmp_path: Path, hard: str) -> None:
+    folder, venv = tmp_path / "run", make_venv(tmp_path / "venv")
+    folder.mkdir()
+    (folder / "launch.sh").write_text(script(folder, venv), encoding="utf-8")
+    limited = f"ulimit -Sn 256; ulimit -Hn {hard}; exec bash {folder}/launch.sh"
+    done = subprocess.run(["bash", "-c", limited], capture_output=True, check=True)
+    started = Started(done.stdout.decode())
+    unlimited = started.files_hard < 0
+    assert started.files_soft == (65536 if unlimited else min(started.files_hard, 65536))
 
 
 def test_the_environment_is_fixed_whoever_starts_it(tmp_path: Path) -> None:
