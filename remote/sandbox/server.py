@@ -20,7 +20,7 @@ from remote.sandbox import keys
 from remote.sandbox.layout import Layout
 from remote.sandbox.process import ProcessId
 from remote.sandbox.record import LOOPBACK, ServerRecord
-from remote.sandbox.session import Account, serve
+from remote.sandbox.session import Account, ShellSession
 
 #: The default exchange is post-quantum and costs 90 ms of CPU; nothing here leaves the machine.
 KEY_EXCHANGES = ("curve25519-sha256", "curve25519-sha256@libssh.org", "ecdh-sha2-nistp256")
@@ -44,6 +44,9 @@ class OwnerOnly(asyncssh.SSHServer):
     def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
         return username == self._account.name and key.public_data == self._client_key
 
+    def session_requested(self) -> ShellSession:
+        return ShellSession(self._account)
+
     def connection_requested(
         self, dest_host: str, dest_port: int, orig_host: str, orig_port: int
     ) -> bool:
@@ -59,8 +62,6 @@ async def listen(layout: Layout, port: int) -> asyncssh.SSHAcceptor:
         port,
         server_factory=functools.partial(OwnerOnly, account, client_key),
         server_host_keys=[str(layout.host_key)],
-        process_factory=functools.partial(serve, account),
-        sftp_factory=asyncssh.SFTPServer,
         encoding=None,
         line_editor=False,
         kex_algs=KEY_EXCHANGES,

@@ -11,6 +11,7 @@ import signal
 import struct
 import subprocess
 import termios
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -21,6 +22,8 @@ import asyncssh
 LOGIN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: The kernel's default of 64 KiB makes a fast writer wait for every turn of the event loop.
 PIPE_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 18
+_CLIENT_GONE = (OSError, asyncssh.Error)
 
 
 @dataclass(frozen=True)
@@ -63,96 +66,139 @@ class Account:
         return [Path(self.shell).name, "-c", command]
 
 
-async def serve(account: Account, session: asyncssh.SSHServerProcess[bytes]) -> None:
-    """Run what a session asks for, to its end.
+class ShellSession(asyncssh.SSHServerProcess[bytes]):
+    """One session: SFTP, or a shell on pipes or on a terminal of its own.
 
     As with OpenSSH, a client that goes away takes the pipes with it but not the process, and the
     session lasts until the process has ended *and* every holder of its output has let go.
+
+    The pipes are served here: redirection by AsyncSSH goes through asyncio's pipe transport,
+    which loses the end of the input when it comes while the pipe is full (seen with 3.10).
     """
-    peer, here = session.get_extra_info("peername"), session.get_extra_info("sockname")
-    connection = f"{peer[0]} {peer[1]} {here[0]} {here[1]}"
-    environment = account.environment(session.term_type, connection)
-    arguments = account.arguments(session.command)
-    try:
-        if session.term_type is None:
-            process = await _start_on_pipes(session, account, arguments, environment)
-        else:
-            process = await _start_on_terminal(session, account, arguments, environment)
-    except OSError as error:
-        session.stderr.write(f"{account.shell}: {error}\n".encode())
-        session.exit(255)
-        await session.wait_closed()
-        return
-    status = await _ended(process)
-    with contextlib.suppress(OSError):  # the client may be gone
-        await session.stdout.drain()
-        await session.stderr.drain()
-        session.stdout.write_eof()
-        if status < 0:
-            session.exit_with_signal(signal.Signals(-status).name.removeprefix("SIG"))
-        else:
-            session.exit(status)
-    await session.wait_closed()
 
-
-async def _start_on_pipes(
-    session: asyncssh.SSHServerProcess[bytes],
-    account: Account,
-    arguments: list[str],
-    environment: dict[str, str],
-) -> subprocess.Popen[bytes]:
-    # Not asyncio's subprocess: its transport kills the process when the server ends.
-    process = subprocess.Popen(
-        arguments,
-        executable=account.shell,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        bufsize=0,
-        cwd=account.home,
-        env=environment,
-        start_new_session=True,
-    )
-    assert process.stdin and process.stdout and process.stderr
-    for pipe in (process.stdin, process.stdout):
-        with contextlib.suppress(OSError):  # over the user's share of pipe memory
-            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-    await _connect(session, process, process.stdin, process.stdout, process.stderr)
-    return process
-
-
-async def _start_on_terminal(
-    session: asyncssh.SSHServerProcess[bytes],
-    account: Account,
-    arguments: list[str],
-    environment: dict[str, str],
-) -> subprocess.Popen[bytes]:
-    master, slave = os.openpty()
-    try:
-        _set_size(slave, *session.term_size)
-        process = subprocess.Popen(
-            arguments,
-            executable=account.shell,
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            cwd=account.home,
-            env={**environment, "SSH_TTY": os.ttyname(slave)},
-            start_new_session=True,
-            preexec_fn=_take_terminal,
+    def __init__(self, account: Account) -> None:
+        super().__init__(
+            self._serve,
+            asyncssh.SFTPServer,  # type: ignore[arg-type]  # as asyncssh.listen itself passes it
+            sftp_version=3,
+            allow_scp=False,
         )
-    except BaseException:
-        os.close(master)
-        raise
-    finally:
-        os.close(slave)
-    typed = os.fdopen(os.dup(master), "wb", buffering=0)
-    await _connect(session, process, typed, os.fdopen(master, "rb", buffering=0), None)
-    return process
+        self._account = account
+        self._process: subprocess.Popen[bytes] | None = None
+        self._terminal: int | None = None
+        self._pumps: list[asyncio.Task[None]] = []
+
+    def exception_received(self, exc: Exception) -> None:
+        """A signal or a new window size from the client, at any time; end of input included."""
+        if isinstance(exc, asyncssh.TerminalSizeChanged):
+            if self._terminal is not None:
+                _set_size(self._terminal, *exc.term_size)
+        elif isinstance(exc, asyncssh.SignalReceived):
+            self._signal(getattr(signal, f"SIG{exc.signal}", None))
+        elif isinstance(exc, asyncssh.BreakReceived):
+            self._signal(signal.SIGINT)
+        else:
+            super().exception_received(exc)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        for pump in self._pumps:
+            pump.cancel()
+
+    async def _serve(self, _: asyncssh.SSHServerProcess[bytes]) -> None:
+        """Run what the session asks for, to its end."""
+        peer, here = self.get_extra_info("peername"), self.get_extra_info("sockname")
+        environment = self._account.environment(
+            self.term_type, f"{peer[0]} {peer[1]} {here[0]} {here[1]}"
+        )
+        start = self._start_on_pipes if self.term_type is None else self._start_on_terminal
+        try:
+            process = start(environment)
+        except OSError as error:
+            self.stderr.write(f"{self._account.shell}: {error}\n".encode())
+            self.exit(255)
+            return
+        status = await _ended(process)
+        inlet, *outlets = self._pumps
+        await asyncio.wait(outlets)
+        inlet.cancel()
+        self._terminal = None
+        name = _signal_names().get(-status)
+        with contextlib.suppress(*_CLIENT_GONE):
+            if name is not None:
+                self.exit_with_signal(name)
+            else:
+                self.stdout.write_eof()
+                self.exit(status if status >= 0 else 128 - status)
+
+    def _start_on_pipes(self, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+        # Not asyncio's subprocess: its transport kills the process when the server ends.
+        process = self._start(subprocess.PIPE, subprocess.PIPE, environment)
+        assert process.stdin and process.stdout and process.stderr
+        for pipe in (process.stdin, process.stdout):
+            with contextlib.suppress(OSError):  # over the user's share of pipe memory
+                fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        self._pump(
+            _feed(self.stdin, process.stdin),
+            _drain(process.stdout, self.stdout),
+            _drain(process.stderr, self.stderr),
+        )
+        return process
+
+    def _start_on_terminal(self, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+        master, slave = os.openpty()
+        reading = os.fdopen(master, "rb", buffering=0)
+        try:
+            _set_size(slave, *self.term_size)
+            environment = {**environment, "SSH_TTY": os.ttyname(slave)}
+            process = self._start(slave, slave, environment, _take_terminal)
+        except BaseException:
+            reading.close()
+            raise
+        finally:
+            os.close(slave)
+        self._terminal = master
+        writing = os.fdopen(os.dup(master), "wb", buffering=0)
+        self._pump(_feed(self.stdin, writing), _drain(reading, self.stdout))
+        return process
+
+    def _start(
+        self,
+        stdin: int,
+        output: int,
+        environment: dict[str, str],
+        in_child: Callable[[], None] | None = None,
+    ) -> subprocess.Popen[bytes]:
+        self._process = subprocess.Popen(
+            self._account.arguments(self.command),
+            executable=self._account.shell,
+            stdin=stdin,
+            stdout=output,
+            stderr=output,
+            bufsize=0,
+            cwd=self._account.home,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=in_child,
+        )
+        return self._process
+
+    def _pump(self, *work: Coroutine[None, None, None]) -> None:
+        self._pumps = [asyncio.ensure_future(each) for each in work]
+
+    def _signal(self, number: int | None) -> None:
+        """To the whole process group, whose number is the leader's, while that is ours to name."""
+        if number is not None and self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+
+def _signal_names() -> dict[int, str]:
+    """Number → name as SSH carries it; real-time signals have none."""
+    return {number.value: number.name.removeprefix("SIG") for number in signal.Signals}
 
 
 def _set_size(terminal: int, columns: int, rows: int, width: int, height: int) -> None:
-    """Before the shell looks; later changes reach it through the redirection."""
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, width, height))
 
 
@@ -161,28 +207,64 @@ def _take_terminal() -> None:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
-async def _connect(
-    session: asyncssh.SSHServerProcess[bytes],
-    process: subprocess.Popen[bytes],
-    stdin: IO[bytes],
-    stdout: IO[bytes],
-    stderr: IO[bytes] | None,
-) -> None:
-    # A signal from the client is for the whole process group, whose number is the leader's.
-    session.set_redirect_pid(-process.pid)
-    # One stream's end must not end the other's: both are drained before the channel's own EOF.
-    await session.redirect(stdin=stdin, stdout=stdout, stderr=stderr, send_eof=False)
+async def _feed(source: asyncssh.SSHReader[bytes], pipe: IO[bytes]) -> None:
+    """Channel to process, until the channel's end of input; then the pipe is closed."""
+    with pipe, contextlib.suppress(*_CLIENT_GONE):
+        os.set_blocking(pipe.fileno(), False)
+        reads = True
+        while data := await source.read(CHUNK_BYTES):
+            # What nobody reads any more is still taken from the client, or it would wait for ever.
+            reads = reads and await _write(pipe.fileno(), data)
+
+
+async def _write(descriptor: int, data: bytes) -> bool:
+    """All of the data; False where the other end has been closed."""
+    loop = asyncio.get_running_loop()
+    left = memoryview(data)
+    while left:
+        try:
+            left = left[os.write(descriptor, left) :]
+        except BlockingIOError:
+            await _ready(descriptor, loop.add_writer, loop.remove_writer)
+        except OSError:
+            return False
+    return True
+
+
+async def _drain(pipe: IO[bytes], target: asyncssh.SSHWriter[bytes]) -> None:
+    """Process to channel, no faster than the client reads, until every writer has let go."""
+    loop = asyncio.get_running_loop()
+    with pipe, contextlib.suppress(*_CLIENT_GONE):  # or EIO, which is a terminal's end
+        os.set_blocking(pipe.fileno(), False)
+        while True:
+            await _ready(pipe.fileno(), loop.add_reader, loop.remove_reader)
+            data = os.read(pipe.fileno(), CHUNK_BYTES)
+            if not data:
+                return
+            target.write(data)
+            await target.drain()
 
 
 async def _ended(process: subprocess.Popen[bytes]) -> int:
     """The exit status, or minus the signal; waits on a pidfd, so no thread and no SIGCHLD."""
     loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
     handle = os.pidfd_open(process.pid)
-    loop.add_reader(handle, ended.set)
     try:
-        await ended.wait()
+        await _ready(handle, loop.add_reader, loop.remove_reader)
     finally:
-        loop.remove_reader(handle)
         os.close(handle)
     return process.wait()
+
+
+async def _ready(
+    descriptor: int,
+    add: Callable[[int, Callable[[], None]], None],
+    remove: Callable[[int], bool],
+) -> None:
+    """Until the event loop finds the descriptor ready."""
+    found = asyncio.Event()
+    add(descriptor, found.set)
+    try:
+        await found.wait()
+    finally:
+        remove(descriptor)

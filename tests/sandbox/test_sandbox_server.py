@@ -120,10 +120,11 @@ def test_a_signal_that_ends_the_command_is_passed_on(served: Layout) -> None:
     assert done.signal == "KILL"
 
 
-def test_a_signal_from_the_client_reaches_the_whole_group(served: Layout) -> None:
+def test_a_signal_reaches_the_whole_group_even_after_the_end_of_the_input(served: Layout) -> None:
     async def use(client: asyncssh.SSHClientConnection) -> str | None:
         process = await client.create_process("sleep 300 & echo going; wait")
         await process.stdout.readline()
+        process.stdin.write_eof()
         process.send_signal("TERM")
         return Done.of(await process.wait()).signal
 
