@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from invoke import Collection, Context, task
 
-from remote.config import DEFAULTS
+from remote.core.defaults import DEFAULTS
 from remote.errors import INTERRUPTED, ToolError
 
 if TYPE_CHECKING:

@@ -61,6 +61,7 @@ class Plan:
             "profile": self.profile.name,
             "sets": list(self.sets),
             "argv": masked(self.flags.argv),
+            "decisions": [decision.as_dict() for decision in self.flags.decisions],
             "environment": masked_env(self.environment),
             "patches": list(self.patches.identity),
             "fingerprint": self.fingerprint,

@@ -20,8 +20,12 @@ from rich.table import Table
 
 from remote.core.log_events import Event, FatalLine, PhaseStarted, StartState
 from remote.core.log_lines import printable
+from remote.core.phases import Phase
 from remote.errors import ToolError
 from remote.server import Beat, Reconnected, Verdict
+
+#: Columns of a table that goes to a file or a pipe.
+_WIDTH_OFF_TERMINAL = 160
 
 
 class Display:
@@ -34,6 +38,8 @@ class Display:
     def __init__(self, as_json: bool = False) -> None:
         self.as_json = as_json
         self._prose = Console(stderr=as_json, highlight=False, soft_wrap=True)
+        if not self._prose.is_terminal:
+            self._prose.width = _WIDTH_OFF_TERMINAL
         self._progress: Progress | None = None
         self._task: TaskID | None = None
         self._reported: ToolError | None = None
@@ -143,19 +149,18 @@ class StartWatch:
     def __init__(self, display: Display) -> None:
         self._display = display
         self._began = time.monotonic()
-        self._phase: str | None = None
+        self._shown: set[Phase] = set()
 
     def __call__(self, event: Event | Beat | Reconnected, state: StartState) -> None:
         if isinstance(event, Reconnected):
             self._display.warn(f"the connection was lost for {event.after_s:.0f} s and is back")
         elif isinstance(event, FatalLine):
             self._display.say(f"line {event.line}: {event.text}")
-        label = state.phase.label
-        if label != self._phase and not isinstance(event, Beat):
-            self._phase = label
-            if isinstance(event, PhaseStarted):
-                self._display.say(f"{time.monotonic() - self._began:6.1f} s  {label}")
-        bar = state.progress
+        elif isinstance(event, PhaseStarted) and event.phase not in self._shown:
+            self._shown.add(event.phase)
+            waited_s = time.monotonic() - self._began
+            self._display.say(f"{waited_s:6.1f} s  {event.phase.label}")
+        label, bar = state.phase.label, state.progress
         if bar is not None:
             rank = f" {state.slowest_rank}" if state.slowest_rank else ""
             self._display.bar(f"{label}{rank}", bar.done, bar.total)

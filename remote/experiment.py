@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from remote import deploy, patching, server, venv
 from remote.core import flags, host_facts, server_args
 from remote.core.host_facts import RunState
-from remote.core.log_events import GraphLines
 from remote.core.log_lines import collapse
 from remote.display import StartWatch, duration, verdict_line
 from remote.errors import ConfigError, NotReady, ServerCrashed, ToolError
@@ -83,16 +83,13 @@ def deploy_profile(session: Session, name: str, options: DeployOptions) -> dict[
         display.say(f"nothing has changed: run {run} is still starting")
     timeout_s = options.timeout_s or made.profile.ready_timeout_s
     verdict = _follow(session, run, timeout_s)
-    mismatches = _intent_mismatches(made, verdict)
-    for mismatch in mismatches:
-        display.warn(f"the server does otherwise: {mismatch}")
     _judge(session, run, verdict)
     return {
         "run": run,
         "plan": plan_dict(made),
         "changed": running is None,
         "verdict": verdict.as_dict(),
-        "intent_mismatches": [str(mismatch) for mismatch in mismatches],
+        "intent_mismatches": _check_intent(session, made.record(), verdict),
     }
 
 
@@ -116,7 +113,11 @@ def wait(session: Session, run: str | None, timeout_s: float | None) -> dict[str
         timeout_s = max(allowed - (found.uptime_s or 0.0), 1.0)
     verdict = _follow(session, found.run, timeout_s)
     _judge(session, found.run, verdict)
-    return {"run": found.run, "verdict": verdict.as_dict()}
+    return {
+        "run": found.run,
+        "verdict": verdict.as_dict(),
+        "intent_mismatches": _check_intent(session, found.record, verdict),
+    }
 
 
 def pick_run(session: Session, run: str | None) -> RunState:
@@ -192,6 +193,7 @@ def _quoted(session: Session, run: str, verdict: Verdict) -> list[str]:
     quoted = []
     if verdict.line is not None:
         quoted.append(f"line {verdict.line_number}: {verdict.line}")
+    quoted.append("the log ends with:")
     with (session.local(run).folder / "server.log").open("rb") as log:
         log.seek(0, 2)
         log.seek(max(0, log.tell() - 65536))
@@ -200,16 +202,16 @@ def _quoted(session: Session, run: str, verdict: Verdict) -> list[str]:
     return quoted + [line[:400] for line in last if verdict.line is None or line != verdict.line]
 
 
-def _intent_mismatches(made: deploy.Plan, verdict: Verdict) -> tuple[flags.Mismatch, ...]:
+def _check_intent(session: Session, record: Mapping[str, Any], verdict: Verdict) -> list[str]:
     """Where the started server does otherwise than planned, by its own words."""
     if verdict.outcome is not Outcome.READY or verdict.state.server_args is None:
-        return ()
-    seen: GraphLines = verdict.state.graphs
-    captured = flags.GraphLines(
-        decode=bool(seen.decode), prefill=bool(seen.prefill), prefill_backend=seen.prefill_backend
-    )
+        return []
+    decisions = [flags.Decision.from_dict(each) for each in record.get("decisions", ())]
     reported = server_args.parse(verdict.state.server_args) or {}
-    return flags.check_intent(made.flags, reported, captured)
+    found = [str(each) for each in flags.check_intent(decisions, reported, verdict.state.graphs)]
+    for mismatch in found:
+        session.display.warn(f"the server does otherwise: {mismatch}")
+    return found
 
 
 def restart(session: Session, timeout_s: float | None) -> dict[str, Any]:

@@ -69,7 +69,6 @@ def plan_dict(made: Plan) -> dict[str, Any]:
         "run": made.run,
         "host": made.settings.name,
         "environment": masked_env(made.environment),
-        "decisions": [decision.as_dict() for decision in made.flags.decisions],
         "patch_files": [
             {"path": s.path, "before": s.before, "after": s.after, "sets": list(s.sets)}
             for s in made.patches.steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -201,7 +202,6 @@ def until_ready(
         ConnectionLost: and dialling again failed for a minute; the server goes on.
     """
     reader = LogReader()
-    lines = _LineKeeper()
     began = clock.monotonic_s()
     deadline = Deadline.after(clock, timeout_s)
     follower = Follower(host, settings, run, clock)
@@ -218,11 +218,10 @@ def until_ready(
                 continue
             if "log" in piece.body:
                 keep_log(piece.data)
-                lines.feed(piece.data)
                 for event in reader.feed(piece.data):
                     watch(event, reader.state)
             elif "restarted" in piece.body:
-                reader, lines = LogReader(), _LineKeeper()
+                reader = LogReader()
             elif "tick" in piece.body:
                 watch(Beat(**piece.body["tick"]), reader.state)
             elif "probe" in piece.body:
@@ -235,7 +234,7 @@ def until_ready(
             elif "gone" in piece.body:
                 for event in reader.finish():
                     watch(event, reader.state)
-                return _ended(verdict, reader.state, lines, piece.body)
+                return _ended(verdict, reader.state, piece.body)
             fatal = reader.state.fatal
             if fatal is not None:
                 return _fatal(verdict, fatal, reader.state)
@@ -268,9 +267,7 @@ def _fatal(verdict: Callable[..., Verdict], fatal: FatalLine, state: StartState)
     return verdict(outcome, words[fatal.reason] + rank, line=fatal.text, line_number=fatal.line)
 
 
-def _ended(
-    verdict: Callable[..., Verdict], state: StartState, lines: _LineKeeper, body: Mapping[str, Any]
-) -> Verdict:
+def _ended(verdict: Callable[..., Verdict], state: StartState, body: Mapping[str, Any]) -> Verdict:
     status = body["gone"]
     if body["stop_requested"]:
         return verdict(Outcome.STOPPED, "the server was stopped on request", exit_status=status)
@@ -283,13 +280,8 @@ def _ended(
             line=state.fatal.text,
             line_number=state.fatal.line,
         )
-    return verdict(
-        outcome,
-        f"the server's process is gone ({describe_status(status)})",
-        exit_status=status,
-        line=lines.last,
-        line_number=lines.number if lines.last else None,
-    )
+    reason = f"the server's process is gone ({describe_status(status)})"
+    return verdict(outcome, reason, exit_status=status)
 
 
 def describe_status(status: int | None) -> str:
@@ -297,32 +289,11 @@ def describe_status(status: int | None) -> str:
     if status is None:
         return "exit status unknown"
     if status > 128:
-        import signal
-
         try:
             return f"killed by {signal.Signals(status - 128).name}"
         except ValueError:
             pass
     return f"exit status {status}"
-
-
-class _LineKeeper:
-    """The last line that says something, kept for the verdict of a process that just vanished."""
-
-    def __init__(self) -> None:
-        self.last: str | None = None
-        self.number = 0
-        self._pending = b""
-
-    def feed(self, data: bytes) -> None:
-        *whole, self._pending = (self._pending + data).split(b"\n")
-        self._pending = self._pending[-8192:]
-        self.number += len(whole)
-        for line in reversed(whole):
-            if line.strip():
-                shown = line.rsplit(b"\r", 1)[-1].strip() or line.strip()
-                self.last = shown.decode("utf-8", "replace")[:2000]
-                break
 
 
 @dataclass(frozen=True)

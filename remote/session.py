@@ -77,13 +77,16 @@ def embedded_host(settings: Settings, display: Display, set_up: bool) -> HostSet
         ConfigError: it isn't set up and ``set_up`` does not ask for it.
     """
     sandbox = Sandbox(settings.sandbox_folder)
-    if not set_up and not sandbox.status().installed:
+    if sandbox.status().installed:
+        entry = sandbox.up(lambda progress: None, display.confirm)
+    elif set_up:
+        with display.working("setting the embedded host up"):
+            entry = sandbox.up(_Report(display), display.confirm)
+    else:
         raise ConfigError(
             "the embedded host is not set up yet",
             hint="inv deploy PROFILE sets it up, or: inv sandbox.up",
         )
-    with display.working("looking at the embedded host"):
-        entry = sandbox.up(_Report(display), display.confirm)
     return config.host_from(config.SANDBOX, entry.host, settings.bench)
 
 

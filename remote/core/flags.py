@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from remote.core.flag_table import (
     CannotSay,
@@ -22,6 +23,7 @@ from remote.core.flag_table import (
 )
 from remote.core.intents import INTENTS, FlagValue, Want, shown
 from remote.core.layers import Sourced
+from remote.core.log_events import GraphLines
 from remote.core.nearest import did_you_mean
 from remote.errors import PreflightFailed
 
@@ -63,10 +65,6 @@ class Decision:
         """Whether the server is going to be told what was wanted."""
         return self.wanted is None or self.wanted == self.planned
 
-    @property
-    def expectation(self) -> str:
-        return ", ".join(str(expected) for expected in self.expects)
-
     def as_dict(self) -> dict[str, object]:
         """The shape printed with ``--json``."""
         return {
@@ -76,8 +74,23 @@ class Decision:
             "planned": self.planned,
             "flags": list(self.flags),
             "reason": self.reason,
-            "expectation": self.expectation,
+            "expects": [{"paths": e.paths, "values": e.values} for e in self.expects],
         }
+
+    @classmethod
+    def from_dict(cls, known: Mapping[str, Any]) -> Decision:
+        """From `as_dict`, also after a trip through JSON."""
+        return cls(
+            intent=known["intent"],
+            wanted=known["wanted"],
+            source=known["source"],
+            planned=known["planned"],
+            flags=tuple(known["flags"]),
+            reason=known["reason"],
+            expects=tuple(
+                Expected(tuple(each["paths"]), tuple(each["values"])) for each in known["expects"]
+            ),
+        )
 
 
 @dataclass(frozen=True)
@@ -86,15 +99,6 @@ class FlagPlan:
 
     argv: tuple[str, ...]
     decisions: tuple[Decision, ...]
-
-
-@dataclass(frozen=True)
-class GraphLines:
-    """Which CUDA graphs the log says were captured; a backend's name where it gives one."""
-
-    decode: bool
-    prefill: bool
-    prefill_backend: str | None = None
 
 
 @dataclass(frozen=True)
@@ -166,20 +170,24 @@ def plan(
 
 
 def check_intent(
-    plan: FlagPlan, server_args: Mapping[str, object], captured: GraphLines
+    decisions: Sequence[Decision], server_args: Mapping[str, object], captured: GraphLines
 ) -> tuple[Mismatch, ...]:
     """Where the started server does otherwise than planned.
 
     Args:
+        decisions: the plan's.
         server_args: the ``server_args=`` line, as :mod:`remote.core.server_args` reads it.
         captured: the capture lines up to the ready line.
     """
-    graphs: dict[str, object] = {"decode": captured.decode, "prefill": captured.prefill}
+    graphs: dict[str, object] = {
+        "decode": bool(captured.decode),
+        "prefill": bool(captured.prefill),
+    }
     if captured.prefill_backend is not None:
         graphs["prefill_backend"] = captured.prefill_backend
     report = {**server_args, "captured": graphs}
     mismatches = []
-    for decision in plan.decisions:
+    for decision in decisions:
         wrong = [
             (expected, path, found)
             for expected in decision.expects

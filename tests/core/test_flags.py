@@ -17,7 +17,6 @@ from remote.core.flag_table import FlagSpec, InstalledParser
 from remote.core.flags import (
     Decision,
     FlagPlan,
-    GraphLines,
     ServerAddress,
     check_intent,
     flag_lines,
@@ -25,6 +24,7 @@ from remote.core.flags import (
 )
 from remote.core.intents import FlagValue, Want
 from remote.core.layers import Sourced
+from remote.core.log_events import GraphLines
 from remote.errors import PreflightFailed
 
 CASES = Path(__file__).parent.parent / "cases"
@@ -353,7 +353,7 @@ def mismatched(
     version: str, wants: Mapping[str, Want], case: str, captured: GraphLines
 ) -> list[str]:
     made = planned(version, wants)
-    return [str(mismatch) for mismatch in check_intent(made, reported(case), captured)]
+    return [str(mismatch) for mismatch in check_intent(made.decisions, reported(case), captured)]
 
 
 def test_a_real_start_with_piecewise_graphs_is_as_wanted() -> None:
@@ -392,7 +392,7 @@ def test_the_nested_graph_configuration_of_0_5_23_is_read() -> None:
 def test_another_backend_than_the_one_planned_is_found_out() -> None:
     made = planned("0.5.15.post1", {"piecewise_cuda_graph": True})
     lines = GraphLines(decode=True, prefill=True, prefill_backend="breakable")
-    (mismatch,) = check_intent(made, {}, lines)
+    (mismatch,) = check_intent(made.decisions, {}, lines)
     assert mismatch.found == "captured.prefill_backend=breakable"
 
 
