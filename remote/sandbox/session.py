@@ -85,14 +85,14 @@ class ShellSession(asyncssh.SSHServerProcess[bytes]):
         )
         self._account = account
         self._process: subprocess.Popen[bytes] | None = None
-        self._terminal: int | None = None
+        self._terminal: IO[bytes] | None = None
         self._pumps: list[asyncio.Task[None]] = []
 
     def exception_received(self, exc: Exception) -> None:
         """A signal or a new window size from the client, at any time; end of input included."""
         if isinstance(exc, asyncssh.TerminalSizeChanged):
-            if self._terminal is not None:
-                _set_size(self._terminal, *exc.term_size)
+            if self._terminal is not None and not self._terminal.closed:
+                _set_size(self._terminal.fileno(), *exc.term_size)
         elif isinstance(exc, asyncssh.SignalReceived):
             self._signal(getattr(signal, f"SIG{exc.signal}", None))
         elif isinstance(exc, asyncssh.BreakReceived):
@@ -122,7 +122,6 @@ class ShellSession(asyncssh.SSHServerProcess[bytes]):
         inlet, *outlets = self._pumps
         await asyncio.wait(outlets)
         inlet.cancel()
-        self._terminal = None
         name = _signal_names().get(-status)
         with contextlib.suppress(*_CLIENT_GONE):
             if name is not None:
@@ -157,7 +156,7 @@ class ShellSession(asyncssh.SSHServerProcess[bytes]):
             raise
         finally:
             os.close(slave)
-        self._terminal = master
+        self._terminal = reading
         writing = os.fdopen(os.dup(master), "wb", buffering=0)
         self._pump(_feed(self.stdin, writing), _drain(reading, self.stdout))
         return process

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from email.parser import HeaderParser
 from pathlib import Path
 from typing import Protocol
 
@@ -301,6 +300,8 @@ def remove_half_installed(layout: Layout) -> None:
 
 def torch_is_cuda_build(layout: Layout) -> bool:
     """Whether the torch in the venv is one; False where there is none."""
+    from email.parser import HeaderParser
+
     site = site_packages(layout)
     for path in site.glob("torch-*.dist-info/METADATA") if site is not None else ():
         with path.open(encoding="utf-8") as file:

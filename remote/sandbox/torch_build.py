@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
+from urllib.parse import unquote, urlsplit
 
 from remote.errors import ToolError
 from remote.sandbox.packages import TORCH, TORCH_CPU_INDEX, normalized
@@ -77,8 +74,10 @@ def choose(pip: Pip, confirm: Callable[[str], bool], detail: Callable[[str], Non
 
 def index_answers(url: str, timeout_s: float = INDEX_TIMEOUT_S) -> bool:
     """Whether an index serves torch's page; proxies of the environment are used."""
-    request = urllib.request.Request(f"{url}/torch/", method="HEAD")
+    import urllib.request  # 40 ms, needed only while torch is missing
+
     try:
+        request = urllib.request.Request(f"{url}/torch/", method="HEAD")
         with urllib.request.urlopen(request, timeout=timeout_s) as answer:
             return bool(answer.status == 200)
     except (OSError, ValueError):
@@ -109,15 +108,17 @@ def download_size(
 
 def size_at(url: str) -> int | None:
     """The size in bytes of a file by its address (``file:`` or by HEAD), None where untold."""
+    import urllib.request
+
     parts = urlsplit(url)
     if parts.scheme == "file":
-        path = Path(url2pathname(parts.path))
+        path = Path(unquote(parts.path))
         return path.stat().st_size if path.is_file() else None
     try:
         request = urllib.request.Request(url, method="HEAD")
         with urllib.request.urlopen(request, timeout=INDEX_TIMEOUT_S) as answer:
             length = answer.headers.get("Content-Length")
-    except (OSError, ValueError, urllib.error.URLError):
+    except (OSError, ValueError):
         return None
     return int(length) if length and length.isdigit() else None
 
