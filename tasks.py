@@ -106,14 +106,14 @@ def deploy(
     diff: bool = False,
     restart: bool = False,
     timeout: float = 0.0,
-    set: Sequence[str] = (),
+    set: Sequence[str] | None = None,
     json: bool = False,
 ) -> Any:
     """Render, push, patch, start and follow until the server is ready."""
     from remote.experiment import DeployOptions, deploy_profile
     from remote.session import opened
 
-    options = DeployOptions(tuple(set), dry, diff, restart, timeout or None)
+    options = DeployOptions(tuple(set or ()), dry, diff, restart, timeout or None)
     with opened(c.config, PROJECT, host, display, set_up=True) as session:
         return deploy_profile(session, profile, options)
 

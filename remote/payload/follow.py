@@ -112,7 +112,7 @@ def _await_server(state: str, run: str, pause: Callable[[float], bool]) -> procs
         process = runs.server_process(state, run)
         if process is not None:
             return process
-        written = os.path.exists(os.path.join(runs.folder(state, run), "pid"))
+        written = runs.written_pid(state, run) is not None
         over = runs.exit_status(state, run) is not None or not procs.members(run)
         if written or over or time.monotonic() > until or pause(_LOOK_S):
             return None

@@ -68,15 +68,20 @@ def server_process(state: str, run: str) -> procs.Process | None:
     The pid is written by the launch script just before it becomes the server, so it counts only
     if the process carries the run's own variable.
     """
-    try:
-        with open(os.path.join(folder(state, run), "pid")) as file:
-            pid = int(file.read())
-    except (OSError, ValueError):
-        return None
-    process = procs.find(pid)
-    if process is None or not process.alive or procs.run_of(pid) != run:
+    pid = written_pid(state, run)
+    process = procs.find(pid) if pid is not None else None
+    if process is None or not process.alive or procs.run_of(process.pid) != run:
         return None
     return process
+
+
+def written_pid(state: str, run: str) -> int | None:
+    """The pid that the launch script wrote; None before it did, also while the file is empty."""
+    try:
+        with open(os.path.join(folder(state, run), "pid")) as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return None
 
 
 def exit_status(state: str, run: str) -> int | None:
