@@ -82,11 +82,12 @@ class BenchSettings:
 
 @dataclass(frozen=True)
 class SSHSettings:
-    """How connections are made."""
+    """How connections are made; ``redial_s`` is how long a lost one is dialled again."""
 
     connect_timeout_s: float
     accept_new_host_keys: bool
     keepalive_s: float
+    redial_s: float
 
 
 @dataclass(frozen=True)
@@ -198,6 +199,7 @@ def load(settings: Mapping[str, object], project: Path) -> Settings:
             connect_timeout_s=ssh.seconds("connect_timeout_s", defaults.CONNECT_TIMEOUT_S),
             accept_new_host_keys=ssh.switch("accept_new_host_keys", False),
             keepalive_s=ssh.seconds("keepalive_s", defaults.KEEPALIVE_S),
+            redial_s=ssh.seconds("redial_s", defaults.REDIAL_S),
         ),
         bench=bench,
     )

@@ -31,6 +31,11 @@ class Host(Protocol):
         """The name it has in the settings."""
         ...
 
+    @property
+    def redial_s(self) -> float:
+        """Seconds for which a lost connection is dialled again."""
+        ...
+
     def call(self, function: str, data: bytes = b"", **params: Any) -> Answer:
         """Run one payload function to its end.
 

@@ -20,8 +20,6 @@ from remote.host import Host, Piece
 
 #: Seconds for one readiness check: on a cold server the first request compiles kernels.
 _PROBE_S = 300.0
-#: Seconds for which a lost connection is dialled again before the wait gives up.
-_REDIAL_S = 60.0
 
 
 class Outcome(str, Enum):
@@ -135,8 +133,8 @@ def start(
 class Follower:
     """A run's log from an offset on, whatever happens to the connection.
 
-    A lost connection is dialled again and the log taken up at the byte where it broke off, for as
-    long as `_REDIAL_S` without success.
+    A lost connection is dialled again, for as long as the host allows (`ssh.redial_s`), and the
+    log is taken up at the byte where it broke off.
     """
 
     def __init__(self, host: Host, settings: HostSettings, run: str, clock: Clock) -> None:
@@ -174,7 +172,7 @@ class Follower:
                     if not isinstance(error, ConnectionLost):
                         raise
                     lost_at = self._clock.monotonic_s()
-                elif self._clock.monotonic_s() - lost_at > _REDIAL_S:
+                elif self._clock.monotonic_s() - lost_at > self._host.redial_s:
                     raise
                 self._host.close()
                 self._clock.sleep(1.0)
@@ -199,7 +197,7 @@ def until_ready(
         keep_log: given every byte of the log, in order.
 
     Raises:
-        ConnectionLost: and dialling again failed for a minute; the server goes on.
+        SSHError: the connection was lost and dialling again failed too; the server goes on.
     """
     reader = LogReader()
     began = clock.monotonic_s()

@@ -46,6 +46,10 @@ class SSHHost:
     def name(self) -> str:
         return self._settings.name
 
+    @property
+    def redial_s(self) -> float:
+        return self._ssh.redial_s
+
     def call(self, function: str, data: bytes = b"", **params: Any) -> Answer:
         return self._asked().call(function, data, params)[0]
 

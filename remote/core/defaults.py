@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 CONNECT_TIMEOUT_S = 10.0
 KEEPALIVE_S = 15.0
+REDIAL_S = 60.0
 CONCURRENCY = "1,10,256,1024"
 INPUT_LEN = 1024
 OUTPUT_LEN = 1024
@@ -27,6 +28,7 @@ DEFAULTS: Mapping[str, object] = {
         "connect_timeout_s": CONNECT_TIMEOUT_S,
         "accept_new_host_keys": "false",
         "keepalive_s": KEEPALIVE_S,
+        "redial_s": REDIAL_S,
     },
     "bench": {
         "concurrency": CONCURRENCY,

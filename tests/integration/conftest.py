@@ -1,0 +1,47 @@
+"""The hosts of the integration tests as fixtures."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rig import PROJECT, Client, OpenSSH, free_port, gpu_like
+
+from remote.sandbox.control import Sandbox
+
+
+@pytest.fixture(scope="session")
+def embedded() -> Iterator[Sandbox]:
+    """The embedded host, set up where it isn't yet."""
+    folder = Path(os.environ.get("INVOKE_SANDBOX_FOLDER", PROJECT / ".sandbox"))
+    sandbox = Sandbox(folder)
+    sandbox.up(lambda progress: None, lambda question: False)
+    yield sandbox
+    sandbox.down()
+
+
+@pytest.fixture
+def openssh(tmp_path: Path) -> Iterator[OpenSSH]:
+    server = OpenSSH(tmp_path / "sshd")
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def entry(embedded: Sandbox, openssh: OpenSSH, tmp_path: Path) -> dict[str, Any]:
+    return gpu_like(embedded, openssh, tmp_path / "state", free_port())
+
+
+@pytest.fixture
+def client(entry: dict[str, Any], tmp_path: Path) -> Iterator[Client]:
+    """A client of the OpenSSH host ``gpu``; whatever it started is stopped afterwards."""
+    made = Client(tmp_path / "project", {"gpu": entry})
+    yield made
+    made.configure({"gpu": entry}, {})
+    if (Path(entry["state"]) / "runs").exists():
+        made.inv("stop")
+        made.inv("rollback-patch")
