@@ -61,15 +61,17 @@ def read(path: str) -> Found | None:
         Refused: something else than a regular file stands there.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        # Without O_NONBLOCK a pipe would keep us waiting for a writer.
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise Refused("ToolError", f"cannot read {path}: {error.strerror}") from error
+    info = os.fstat(fd)
+    if not stat.S_ISREG(info.st_mode):
+        os.close(fd)
+        raise Refused("ToolError", f"{path} is not a regular file")
     with os.fdopen(fd, "rb") as file:
-        info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode):
-            raise Refused("ToolError", f"{path} is not a regular file")
         return Found(file.read(), stat.S_IMODE(info.st_mode), info.st_uid, info.st_gid)
 
 
