@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from hosts import LocalHost, Venv, end_runs, host_settings
 
 from remote.config import HostSettings
+
+# How long an example takes says nothing on a machine that does other work too.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 @pytest.fixture

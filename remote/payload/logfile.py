@@ -12,7 +12,8 @@ from typing import Any
 from . import runs
 
 _BLOCK = 256 * 1024
-_STAMP = re.compile(rb"(?:\A|\n)()\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
+_STAMP = re.compile(rb"\n\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
+_STAMP_BYTES = len(b"\n[2026-11-29 12:00:00")
 
 
 def _open(state: str, run: str) -> int:
@@ -81,32 +82,24 @@ def since_offset(fd: int, stamp: bytes) -> int:
     low, high = 0, os.fstat(fd).st_size
     while high - low > _BLOCK:
         middle = (low + high) // 2
-        found = _first_stamp(fd, middle, high)
+        found = next(_stamps(fd, middle, high), None)
         if found is not None and found[1] < stamp:
             low = found[0]
         else:
             high = middle
-    position = low
-    while (found := _first_stamp(fd, position, os.fstat(fd).st_size)) is not None:
-        position, seen = found
-        if seen >= stamp:
-            return position
-        position += 1
-    return os.fstat(fd).st_size
+    end = os.fstat(fd).st_size
+    return next((at for at, seen in _stamps(fd, low, end) if seen >= stamp), end)
 
 
-def _first_stamp(fd: int, start: int, end: int) -> tuple[int, bytes] | None:
-    """The first stamped line that begins at or after ``start``: its offset and its stamp."""
-    position = max(0, start - 1)
-    while position < end:
-        block = os.pread(fd, _BLOCK + 64, position)
-        found = _STAMP.search(block)
-        if found is not None and (found.start(1) or position == 0):
-            return position + found.start(1), found[2]
-        if len(block) <= _BLOCK:
-            return None
-        position += _BLOCK
-    return None
+def _stamps(fd: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """The stamped lines that begin at or after ``start``: their offsets and stamps."""
+    for position in range(start, end, _BLOCK):
+        # With the byte before, which tells whether a line begins here, and as much of the next
+        # block as a stamp may reach into.
+        before = os.pread(fd, 1, position - 1) if position else b"\n"
+        block = before + os.pread(fd, _BLOCK + _STAMP_BYTES - 2, position)
+        for found in _STAMP.finditer(block):
+            yield position + found.start(), found[1]
 
 
 def _matching(

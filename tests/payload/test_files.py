@@ -41,7 +41,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_beside_it(
     with pytest.raises(OSError, match="No space"):
         files.write(str(path), b"new")
     assert path.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["module.py"]
+    assert [found.name for found in tmp_path.iterdir()] == ["module.py"]
 
 
 def test_a_hard_link_elsewhere_keeps_its_bytes(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_only_a_regular_file_is_read(tmp_path: Path) -> None:
 
 def test_a_new_folder_is_private(tmp_path: Path) -> None:
     made = files.private_dir(str(tmp_path / "state"))
-    assert stat.S_IMODE(os.stat(made).st_mode) == 0o700
+    assert stat.S_IMODE(Path(made).stat().st_mode) == 0o700
 
 
 def test_a_folder_that_others_can_write_or_steer_is_refused(tmp_path: Path) -> None:
