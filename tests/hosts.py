@@ -1,4 +1,4 @@
-"""A host without SSH for the tests: the real payload in a real Python of this machine, over pipes."""
+"""A host without SSH for the tests: the real payload in a Python of this machine, over pipes."""
 
 from __future__ import annotations
 
@@ -128,6 +128,7 @@ class LocalHost:
         self._agent: Agent | None = None
         self.pipes: Pipes | None = None
         self.connections = 0
+        self.redial_s = 60.0
 
     @property
     def name(self) -> str:

@@ -109,13 +109,19 @@ def _await_server(state: str, run: str, pause: Callable[[float], bool]) -> procs
     """The server's process; it may take a moment until the script has written its pid."""
     until = time.monotonic() + _PID_S
     while True:
-        process = runs.server_process(state, run)
-        if process is not None:
-            return process
-        written = runs.written_pid(state, run) is not None
+        # The server last: it may write its pid, or take the script's place, between two looks.
         over = runs.exit_status(state, run) is not None or not procs.members(run)
-        if written or over or time.monotonic() > until or pause(_LOOK_S):
-            return None
+        over = over or _has_ended(runs.written_pid(state, run))
+        process = runs.server_process(state, run)
+        if process is not None or over or time.monotonic() > until or pause(_LOOK_S):
+            return process
+
+
+def _has_ended(pid: int | None) -> bool:
+    if pid is None:
+        return False
+    process = procs.find(pid)
+    return process is None or not process.alive
 
 
 def _pidfd(process: procs.Process | None) -> int | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -54,12 +56,20 @@ def record(state: str, run: str) -> dict[str, Any]:
 
 
 def ids(state: str) -> list[str]:
-    """The host's runs, oldest first (an id begins with its time)."""
+    """The host's runs, oldest first (an id begins with its time).
+
+    A folder without a record is none: the connection died, and nothing was started.
+    """
+    home = os.path.join(expand(state), "runs")
     try:
-        names = os.listdir(os.path.join(expand(state), "runs"))
+        names = os.listdir(home)
     except FileNotFoundError:
         return []
-    return sorted(name for name in names if _RUN_ID.match(name))
+    return sorted(
+        name
+        for name in names
+        if _RUN_ID.match(name) and os.path.exists(os.path.join(home, name, "run.json"))
+    )
 
 
 def server_process(state: str, run: str) -> procs.Process | None:
@@ -139,7 +149,8 @@ def start(state: str, run: str, note: dict[str, Any], script: bytes) -> dict[str
     """Make the run's folder and start its script, detached from this connection.
 
     Raises:
-        Refused: ToolError; the run exists already, or the disk is full.
+        Refused: ToolError; the run exists already.
+        OSError: the disk is full; the folder is gone again.
     """
     private_dir(expand(state))
     private_dir(os.path.join(expand(state), "runs"))
@@ -147,6 +158,15 @@ def start(state: str, run: str, note: dict[str, Any], script: bytes) -> dict[str
     if os.path.exists(home):
         raise Refused("ToolError", f"the host already has a run {run}")
     private_dir(home)
+    try:
+        supervisor = _launch(home, run, note, script)
+    except OSError:
+        shutil.rmtree(home, ignore_errors=True)
+        raise
+    return {"run": run, "folder": home, "supervisor_pid": supervisor.pid}
+
+
+def _launch(home: str, run: str, note: dict[str, Any], script: bytes) -> subprocess.Popen[bytes]:
     write(os.path.join(home, "launch.sh"), script, mode=0o700)
     # Opened here for its mode, and so that a follower finds it at once.
     os.close(os.open(os.path.join(home, "server.log"), os.O_CREAT | os.O_WRONLY, 0o600))
@@ -154,7 +174,7 @@ def start(state: str, run: str, note: dict[str, Any], script: bytes) -> dict[str
     write(os.path.join(home, "run.json"), json.dumps(started, indent=1).encode())
     # The environment is the script's own; it starts from the little that a login has.
     kept = {name: os.environ[name] for name in ("HOME", "USER", "LOGNAME") if name in os.environ}
-    supervisor = subprocess.Popen(
+    return subprocess.Popen(
         ["/bin/bash", "-c", _SUPERVISE, "sglang-remote-supervisor", home],
         env={
             **kept,
@@ -168,7 +188,6 @@ def start(state: str, run: str, note: dict[str, Any], script: bytes) -> dict[str
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    return {"run": run, "folder": home, "supervisor_pid": supervisor.pid}
 
 
 def stop(state: str, run: str, grace_s: float) -> Iterator[dict[str, Any]]:
@@ -179,11 +198,14 @@ def stop(state: str, run: str, grace_s: float) -> Iterator[dict[str, Any]]:
     home = folder(state, run)
     alive = procs.members(run)
     if alive:
-        write(os.path.join(home, "stop_requested"), b"%f\n" % time.time())
+        # A full disk must not keep a server alive.
+        with contextlib.suppress(OSError):
+            write(os.path.join(home, "stop_requested"), b"%f\n" % time.time())
     yield from end(lambda: procs.members(run), grace_s)
     # A supervisor that was killed could not write it.
     if alive and exit_status(state, run) is None:
-        write(os.path.join(home, "exit_status"), b"137\n")
+        with contextlib.suppress(OSError):
+            write(os.path.join(home, "exit_status"), b"137\n")
 
 
 def end(living: Any, grace_s: float) -> Iterator[dict[str, Any]]:
