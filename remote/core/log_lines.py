@@ -59,6 +59,11 @@ class SegmentSplitter:
         self.number += len(lines)
         return segments + self._unfinished(tail) if tail else segments
 
+    @property
+    def pending(self) -> bool:
+        """Whether a line was begun and not ended."""
+        return bool(self._pending)
+
     def finish(self) -> list[tuple[int, bytes]]:
         """The last line, where the input did not end in a newline."""
         last, self._pending = self._pending, b""

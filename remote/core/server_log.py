@@ -37,6 +37,7 @@ _PROCESS_DIED = re.compile(
     r"(?:Subprocess (?P<name>\S+) \(pid=\d+\) crashed with exit code (?P<code>-?\d+)"
     r"|Rank \d+ scheduler (?:is dead|died)(?: \(exit code: (?P<rank_code>-?\d+)\))?)"
 )
+_HIT = re.compile(r"(?:Scheduler|\w*Manager|\w*Controller) hit an exception")
 _CHILD_FAILED = ("Received sigquit from a child", "SIGQUIT received")
 _DISABLED = re.compile(r"Disable (?:piecewise|prefill) CUDA graph because (?P<why>.*)")
 _BACKEND = re.compile(r"\bbackend=(?P<name>\w+)")
@@ -88,6 +89,11 @@ class LogReader:
     def finish(self) -> list[Event]:
         """End of input: the events of a last line without its newline."""
         return self._read(self._splitter.finish())
+
+    @property
+    def unfinished_line(self) -> int:
+        """The number of the line whose newline has not come yet; 0 between lines."""
+        return self._splitter.number if self._splitter.pending else 0
 
     def _read(self, segments: list[tuple[int, bytes]]) -> list[Event]:
         events: list[Event] = []
@@ -227,7 +233,7 @@ class LogReader:
 
 def _fatal(text: str) -> tuple[FatalReason, int | None] | None:
     """Why the server cannot serve after this line, and an exit code where one is named."""
-    if text.startswith("Scheduler hit an exception"):
+    if _HIT.match(text):
         return FatalReason.SCHEDULER_EXCEPTION, None
     if text.startswith(_CHILD_FAILED):
         return FatalReason.CHILD_FAILED, None

@@ -151,7 +151,12 @@ _EXCEPTION = re.compile(
     r"(?:: ?(?P<message>.*)|\s*$)"
 )
 #: Lines that say of the traceback below that it did no harm.
-_INTRODUCTIONS = ("Exception ignored", "Task exception was never", "--- Logging error")
+_INTRODUCTIONS = (
+    "Exception ignored",
+    "Task exception was never",
+    "--- Logging error",
+    "ERROR:    Exc",
+)
 _LINKS = (
     ("The above exception was the direct cause", Link.CAUSED_BY),
     ("During handling of the above exception", Link.WHILE_HANDLING),

@@ -1,0 +1,76 @@
+"""Which frame of a stack matters, and which phase a stack was in."""
+
+from __future__ import annotations
+
+import re
+
+from remote.core.phases import Phase
+from remote.core.tracebacks import Frame, RaisedException, Traceback, package_path
+
+#: Frames that only pass an error on.
+_PASSES_ON = frozenset(
+    {"CUDART_CHECK", "NCCL_CHECK", "raise_error_or_warn", "__torch_function__", "check_call"}
+)
+_STDLIB = re.compile(
+    r"^(?:/usr/\S*/python3[\d.]*/|/\S*/lib/python3[\d.]*/)(?!.*-packages/)|^<frozen"
+)
+_TORCH = re.compile(r"(?:^|/)torch/(?!.*inductor/runtime)")
+
+#: Tried in this order: a frame anywhere in the stack that tells the phase.
+_PHASE_OF_FRAME = (
+    (r":prepare_server_args|:from_cli_args|server_args\.py:__post_init__", Phase.ARGUMENTS),
+    (r"piecewise_cuda_graph|prefill_\w*graph|:init_piecewise", Phase.PREFILL_CAPTURE),
+    (r"cuda_graph_runner|init_(?:cuda|device)_graphs|cuda_graph_backend", Phase.DECODE_CAPTURE),
+    (r":init_memory_pool|kv_cache_configurator|kv_cache_mixin", Phase.KV_POOL),
+    (r"model_loader/|:load_model$|:load_weights|:_initialize_model", Phase.WEIGHTS),
+    (
+        r":init_torch_distributed|:initialize_model_parallel|:init_distributed_env",
+        Phase.DISTRIBUTED,
+    ),
+    (r":_execute_server_warmup", Phase.WARM_UP),
+    (r":event_loop_\w+|:run_event_loop|:process_batch_result|:exposed_step", Phase.SERVING),
+    (r":get_config$", Phase.ARGUMENTS),
+)
+
+
+def places(traceback: Traceback) -> list[str]:
+    """``package/path.py:function`` of every frame, traced user code included."""
+    return [
+        frame.where
+        for block in traceback.chain
+        for frame in (*block.frames, *(block.dynamo.user_frames if block.dynamo else ()))
+    ]
+
+
+def phase_of(traceback: Traceback) -> Phase | None:
+    """The phase that the stack was in, where its frames tell."""
+    outer = _outer(traceback)
+    frames = [frame.where for frame in outer.frames]
+    if frames and frames[-1].endswith(":<module>") and outer.type in _IMPORT_ERRORS:
+        return Phase.IMPORT
+    for pattern, phase in _PHASE_OF_FRAME:
+        if any(re.search(pattern, frame) for frame in frames):
+            return phase
+    return None
+
+
+_IMPORT_ERRORS = ("ImportError", "ModuleNotFoundError")
+
+
+def _outer(traceback: Traceback) -> RaisedException:
+    """The exception that was raised through the whole program: the last one printed."""
+    return max(reversed(traceback.chain), key=lambda block: len(block.frames))
+
+
+def culprit(block: RaisedException) -> Frame | None:
+    """The innermost frame that is neither the standard library's nor a mere messenger."""
+    frames = block.frames
+    if block.dynamo is not None and block.dynamo.user_frames:
+        frames = block.dynamo.user_frames
+    own = [frame for frame in frames if not _STDLIB.match(frame.path)]
+    telling = [frame for frame in own if frame.function not in _PASSES_ON]
+    beyond_torch = [frame for frame in telling if not _TORCH.search(package_path(frame.path))]
+    for choice in (beyond_torch, telling, own, list(frames)):
+        if choice:
+            return choice[-1]
+    return None

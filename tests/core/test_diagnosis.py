@@ -1,0 +1,331 @@
+"""Verdicts over every log of the collection, and what must never be invented."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from remote.core.diagnosis import diagnose
+from remote.core.phases import Phase
+from remote.core.reading import LogReading, Reading, read_log
+from remote.core.rules import BY_KIND, RULES, Confidence
+from remote.core.verdict import Diagnosis, Outcome, ProcessEvidence, Quote, Role
+
+CASES = Path(__file__).parents[1] / "cases"
+REAL = list(csv.DictReader((CASES / "server_log/labels.tsv").open(), delimiter="\t"))
+CRASHES = list(csv.DictReader((CASES / "diagnosis/labels.tsv").open(), delimiter="\t"))
+#: The message that would tell is missing from this log.
+OUT_OF_REACH = {"sgl-p12978.txt"}
+#: What a log that was cut may be read as, besides what it is.
+NO_CAUSE = {None, "insufficient_evidence", "unclassified"}
+
+
+def real(name: str) -> bytes:
+    return (CASES / "server_log" / f"{name}.log").read_bytes()
+
+
+def recon(name: str) -> bytes:
+    return (CASES / "diagnosis/recon" / name).read_bytes()
+
+
+def read(log: bytes) -> Reading:
+    return read_log([log])
+
+
+def verdict(log: bytes | str, process: ProcessEvidence | None = None) -> Diagnosis:
+    return diagnose(read(log.encode() if isinstance(log, str) else log), process)
+
+
+def expected_kind(row: dict[str, str]) -> str:
+    return "insufficient_evidence" if row["kind"] == "secondary_only" else row["kind"]
+
+
+@pytest.mark.parametrize("row", REAL, ids=lambda row: row["log"])
+def test_real_logs_read_as_labelled(row: dict[str, str]) -> None:
+    found = verdict(real(row["log"]))
+    assert (found.outcome.value, found.kind or "", found.first_rank) == (
+        row["outcome"],
+        row["kind"],
+        row["first_rank"],
+    )
+    assert found.phase is not None
+    assert found.phase.value == row["phase"]
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in CRASHES if row["file"] not in OUT_OF_REACH], ids=lambda row: row["file"]
+)
+def test_crashes_get_their_kind(row: dict[str, str]) -> None:
+    found = verdict(recon(row["file"]))
+    assert found.kind == expected_kind(row)
+    assert found.outcome is not Outcome.READY
+    assert found.cause and "{what}" not in found.cause
+    assert found.advice
+
+
+def test_the_fp4_trap_is_named_with_its_patch() -> None:
+    found = verdict(real("real/fp4-trap-fi063"))
+    assert found.raised_in == "flashinfer/jit/cpp_ext.py:get_cuda_version"
+    assert found.spread == "2 of 2 ranks, first TP1 at 19:00:14"
+    assert found.ranks == {"TP0": Role.FAILED, "TP1": Role.FAILED}
+    assert found.confidence is Confidence.HIGH
+    assert "inv deploy piecewise --patch fp4-opaque" in found.advice[0]
+    assert found.evidence[0] == Quote(69, "Attempted to call function marked as skipped")
+    assert {other.kind for other in found.alternatives} >= {"jit_build_failed"}
+
+
+def test_evidence_is_quoted_as_it_stands_in_the_log() -> None:
+    for row in REAL:
+        log = real(row["log"]).decode("utf-8", "replace").split("\n")
+        for quote in verdict(real(row["log"])).evidence:
+            quoted = quote.text.removesuffix("…").partition("\n")[0]
+            assert quoted.partition(": ")[2][:60] in log[quote.line - 1]
+
+
+def test_json_keys_are_stable() -> None:
+    found = verdict(real("real/kv-too-small")).as_dict()
+    assert list(found) == [
+        "outcome",
+        "kind",
+        "confidence",
+        "cause",
+        "phase",
+        "raised_in",
+        "first_rank",
+        "ranks",
+        "spread",
+        "evidence",
+        "advice",
+        "alternatives",
+    ]
+    assert found["ranks"] == {"TP0": "failed", "TP1": "failed"}
+
+
+def test_the_nearest_flag_is_named() -> None:
+    assert "--enable-piecewise-cuda-graph" in verdict(real("real/bad-flag")).advice[0].split()[-1]
+
+
+def test_a_killed_rank_is_named_by_the_process_table() -> None:
+    alone = verdict(real("real/rank-killed"))
+    assert (alone.kind, alone.ranks) == (
+        "insufficient_evidence",
+        {"TP0": Role.COLLATERAL, "TP1": Role.SUSPECTED},
+    )
+    process = ProcessEvidence(alive=False, dead_ranks={"TP1": -9})
+    told = verdict(real("real/rank-killed"), process)
+    assert (told.outcome, told.kind, told.first_rank) == (
+        Outcome.DIED_AFTER_READY,
+        "process_killed",
+        "TP1",
+    )
+    kernel = ProcessEvidence(dead_ranks={"TP1": -9}, kernel_oom=True, kernel_lines=("oom-kill: x",))
+    assert verdict(real("real/rank-killed"), kernel).kind == "host_oom_kill"
+    assert Quote(0, "oom-kill: x") in verdict(real("real/rank-killed"), kernel).evidence
+
+
+def test_a_log_that_looks_healthy_while_the_scheduler_is_dead() -> None:
+    log = real("cpu/scheduler-killed-0.5.9").partition(b"SIGTERM received")[0]
+    assert verdict(log).outcome is Outcome.READY
+    process = ProcessEvidence(alive=True, dead_ranks={"TP0": -9})
+    assert verdict(log, process).kind == "process_killed"
+
+
+def test_a_stopped_rank_is_told_by_the_process_table() -> None:
+    log = real("cpu/healthy-tp2-0.5.9").partition(b"SIGTERM received")[0]
+    found = verdict(log, ProcessEvidence(alive=True, stopped_ranks=("TP1",)))
+    assert (found.outcome, found.kind, found.ranks["TP1"]) == (
+        Outcome.HUNG,
+        "rank_stopped",
+        Role.STOPPED,
+    )
+
+
+def test_a_requested_stop_is_no_crash() -> None:
+    log = real("real/piecewise").partition(b"SIGTERM received")[0]
+    ended = (
+        log + b"[2026-11-29 18:45:00] Subprocess scheduler_0 (pid=7) crashed with exit code -15.\n"
+    )
+    assert verdict(ended).kind is None
+    told = ProcessEvidence(alive=False, exit_status=-15, stop_requested=True)
+    assert verdict(log, told) == Diagnosis(Outcome.READY, phase=Phase.SERVING)
+
+
+def test_the_kernels_word_decides_about_memory() -> None:
+    log = recon("sgl-15235.txt")
+    assert verdict(log).confidence is Confidence.MEDIUM
+    assert verdict(log, ProcessEvidence(kernel_oom=True)).confidence is Confidence.HIGH
+    assert verdict(log, ProcessEvidence(kernel_oom=False)).kind == "process_killed"
+
+
+def test_a_start_that_fell_silent_is_hung_when_the_watcher_says_so() -> None:
+    log = real("cpu/healthy-tp2-0.5.9").partition(b"Load weight begin")[0]
+    log = log[: log.rindex(b"[2026")]
+    assert verdict(log).kind is None
+    assert verdict(log).outcome is Outcome.NOT_READY
+    begun = log[: log.index(b"Init torch distributed ends")]
+    begun = begun[: begun.rindex(b"[2026")]
+    found = verdict(begun, ProcessEvidence(alive=True, hung=True))
+    assert (found.outcome, found.kind) == (Outcome.HUNG, "distributed_hang")
+    assert "TP0 connecting ranks" in found.advice[0]
+
+
+def test_the_odd_rank_out_is_the_first_not_the_majority() -> None:
+    found = verdict(recon("sgl-p29547.txt"))
+    assert found.first_rank == "TP3"
+    assert found.ranks == {
+        "TP3": Role.FAILED,
+        "TP0": Role.COLLATERAL,
+        "TP1": Role.COLLATERAL,
+        "TP2": Role.COLLATERAL,
+    }
+
+
+def test_a_log_delivered_newest_first_is_turned_around() -> None:
+    found = verdict(recon("sgl-5096.txt"))
+    assert found.kind == "nccl_init_error"
+    quoted = found.evidence[0]
+    assert "Error while creating shared memory segment" in quoted.text
+    lines = recon("sgl-5096.txt").decode().splitlines()
+    assert quoted.text in lines[quoted.line - 1]
+
+
+def test_a_swallowed_import_counts_only_for_the_served_architecture() -> None:
+    log = recon("sgl-4253.txt").decode()
+    assert "gcc" in verdict(log).evidence[0].text
+    other = log.replace("sglang.srt.models.deepseek_v2", "sglang.srt.models.glm4v_moe")
+    assert verdict(other).kind == "model_arch_unsupported"
+
+
+def test_an_unknown_error_is_quoted_and_not_forced_into_a_kind() -> None:
+    found = verdict(
+        "[2026-11-29 19:00:14 TP0] Scheduler hit an exception: Traceback (most recent call last):\n"
+        '  File "/v/site-packages/sglang/srt/managers/scheduler.py", line 1, in event_loop_normal\n'
+        "ZeroDivisionError: division by zero\n"
+    )
+    assert (found.kind, found.confidence) == ("unclassified", Confidence.LOW)
+    assert "division by zero" in found.cause
+
+
+def test_a_harmless_traceback_before_ready_is_none() -> None:
+    log = real("cpu/healthy-tp2-0.5.9")
+    end = log.index(b"No module named 'openai_harmony'") + 40
+    assert verdict(log[:end]).kind is None
+
+
+def test_more_ranks_than_gpus() -> None:
+    line = "RuntimeError: CUDA error: invalid device ordinal\n"
+    head = (
+        "[2026-11-29 19:00:14 TP1] Scheduler hit an exception: Traceback (most recent call last):\n"
+    )
+    assert verdict(head + line).kind == "more_ranks_than_gpus"
+
+
+def test_request_texts_decide_nothing() -> None:
+    log = real("real/piecewise").partition(b"SIGTERM received")[0].decode()
+    asked = (
+        "[2026-11-29 18:45:00] Receive: obj=GenerateReqInput(text='CUDA error: an illegal memory"
+        " access was encountered; Watchdog timeout')\n"
+    )
+    assert verdict(log + "\n" + asked).kind is None
+
+
+def test_every_rule_can_be_told() -> None:
+    kinds = set(BY_KIND)
+    for rule in BY_KIND.values():
+        assert rule.cause and rule.advice
+        assert set(rule.taken_for) <= kinds
+    for rule in RULES:
+        for sign in rule.signs:
+            for pattern in (sign.pattern, sign.unless, sign.frames, sign.not_frames):
+                re.compile(pattern or "")
+
+
+# --- whatever happens to a log on its way ---------------------------------------------------------
+
+_ROWS = [(real(row["log"]), row["kind"] or None) for row in REAL] + [
+    (recon(row["file"]), expected_kind(row)) for row in CRASHES if row["file"] not in OUT_OF_REACH
+]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(_ROWS), st.floats(0, 1))
+def test_a_truncated_log_gives_its_kind_or_none(
+    case: tuple[bytes, str | None], part: float
+) -> None:
+    log, kind = case
+    log = log[: int(part * len(log))]
+    assert verdict(log.rpartition(b"\n")[0] + b"x").kind in {kind, *NO_CAUSE}
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.sampled_from(_ROWS), st.lists(st.integers(1, 5000), min_size=1, max_size=30))
+def test_chunks_change_nothing(case: tuple[bytes, str | None], sizes: list[int]) -> None:
+    log, _ = case
+    reading = LogReading()
+    at = 0
+    for size in sizes:
+        reading.feed(log[at : at + size])
+        at += size
+    reading.feed(log[at:])
+    whole = LogReading()
+    whole.feed(log)
+    assert diagnose(reading.finish()) == diagnose(whole.finish())
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(
+        [row for row in _ROWS if b"  | " not in row[0] and not row[0].startswith(b">")]
+    ),
+    st.sampled_from(
+        [b"sglang-1  | ", b"(Engine pid=7, ip=10.0.0.1) ", b"2026-11-29T19:00:14.1Z stdout F "]
+    ),
+)
+def test_prefixes_change_nothing(case: tuple[bytes, str | None], prefix: bytes) -> None:
+    log, _ = case
+    prefixed = b"".join(prefix + line + b"\n" for line in log.rstrip(b"\n").split(b"\n"))
+    expected = verdict(log)
+    found = verdict(prefixed)
+    assert (found.kind, found.outcome, found.first_rank) == (
+        expected.kind,
+        expected.outcome,
+        expected.first_rank,
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(_ROWS))
+def test_windows_line_ends_change_nothing(case: tuple[bytes, str | None]) -> None:
+    log, _ = case
+    assert verdict(log.replace(b"\n", b"\r\n")).kind == verdict(log).kind
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from([row for row in _ROWS if row[1] is None]), st.randoms())
+def test_healthy_logs_stay_healthy_between_other_lines(
+    case: tuple[bytes, str | None], rng: Random
+) -> None:
+    log, _ = case
+    noise = [
+        b"Connection reset by peer",
+        b"[2026-11-29 19:00:14] Ignore import error when loading sglang.srt.models.x: No module",
+        b"/v/x.py:1: UserWarning: address of a dead end",
+        b"\xff\xfe\x00",
+        b"",
+    ]
+    lines = log.split(b"\n")
+    for extra in noise:
+        lines.insert(rng.randrange(len(lines)), extra)
+    assert verdict(b"\n".join(lines)).kind is None
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=400))
+def test_no_bytes_raise_and_none_are_a_cause(data: bytes) -> None:
+    assert verdict(data).kind is None
