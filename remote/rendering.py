@@ -23,6 +23,7 @@ from remote.core.flags import flag_lines
 from remote.core.nearest import did_you_mean
 from remote.core.shell import join, quote, variable_name
 from remote.errors import ConfigError
+from remote.payload.procs import RUN_VARIABLE
 
 if TYPE_CHECKING:
     import jinja2
@@ -54,8 +55,6 @@ _OF_BASH = frozenset(
         "_",
     }
 )
-#: By this variable the members of a run are found; its value is the tool's alone.
-RUN_VARIABLE = "SGLANG_REMOTE_RUN"
 #: SPT_NOENV: setproctitle would overwrite /proc/PID/environ, where RUN_VARIABLE is looked for.
 _MARKS = {"SPT_NOENV": "1", "PYTHONUNBUFFERED": "1"}
 

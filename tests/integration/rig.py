@@ -40,11 +40,16 @@ def free_port() -> int:
 
 @dataclass
 class OpenSSH:
-    """An sshd on loopback with keys made for it; ``options`` are lines of sshd_config."""
+    """An sshd on loopback with keys made for it.
+
+    ``options`` are lines of sshd_config; ``file_limit_kib`` is the size past which no file of its
+    sessions can grow.
+    """
 
     folder: Path
     port: int = field(default_factory=free_port)
     options: tuple[str, ...] = ()
+    file_limit_kib: int | None = None
     process: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:
@@ -94,13 +99,16 @@ class OpenSSH:
         )
         if os.geteuid() == 0:  # sshd's own folder, which its package makes at boot
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-        log = (self.folder / "sshd.log").open("ab")
-        self.process = subprocess.Popen([str(SSHD), "-D", "-e", "-f", str(config)], stderr=log)
+        command = [str(SSHD), "-D", "-q", "-f", str(config)]
+        if self.file_limit_kib is not None:
+            limit = f'ulimit -f {self.file_limit_kib}; exec "$@"'
+            command = ["bash", "-c", limit, "bash", *command]
+        self.process = subprocess.Popen(command)
         for _ in range(200):
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:
                     return
-            assert self.process.poll() is None, (self.folder / "sshd.log").read_text()
+            assert self.process.poll() is None
             time.sleep(0.05)
         raise AssertionError("sshd does not listen")
 
@@ -231,3 +239,14 @@ def wait_for(path: Path, within_s: float = 60.0) -> str:
             return content
         time.sleep(0.02)
     raise AssertionError(f"{path} did not appear")
+
+
+def started(process: subprocess.Popen[str], state: str | Path) -> Path:
+    """The run that a deploy in progress has just started, its pid written."""
+    runs = Path(state) / "runs"
+    while not runs.exists() or not list(runs.iterdir()):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    run = newest_run(state)
+    wait_for(run / "pid")
+    return run

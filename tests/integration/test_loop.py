@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rig import Client, OpenSSH, free_port, newest_run, wait_for
+from rig import Client, OpenSSH, free_port, newest_run, started, wait_for
 
 from remote.sandbox.control import Sandbox
 
@@ -111,11 +111,9 @@ def test_the_whole_loop(any_host: tuple[Client, Path, int], embedded: Sandbox) -
 
 def test_killed_during_its_start(client: Client, entry: dict[str, Any]) -> None:
     deploy = client.start("deploy", "baseline")
-    run = Path(entry["state"]) / "runs"
-    while not run.exists() or not list(run.iterdir()):
-        assert deploy.poll() is None
-    pid = int(wait_for(newest_run(entry["state"]) / "pid"))
-    wait_for(newest_run(entry["state"]) / "server.log")
+    run = started(deploy, entry["state"])
+    pid = int((run / "pid").read_text())
+    wait_for(run / "server.log")
     os.kill(pid, signal.SIGKILL)
     _, stderr = deploy.communicate(timeout=120)
     assert deploy.returncode == 10
@@ -127,10 +125,7 @@ def test_killed_during_its_start(client: Client, entry: dict[str, Any]) -> None:
 
 def test_interrupted_and_taken_up_again(client: Client, entry: dict[str, Any]) -> None:
     deploy = client.start("deploy", "baseline")
-    runs = Path(entry["state"]) / "runs"
-    while not runs.exists() or not list(runs.iterdir()):
-        assert deploy.poll() is None
-    pid = int(wait_for(newest_run(entry["state"]) / "pid"))
+    pid = int((started(deploy, entry["state"]) / "pid").read_text())
     deploy.send_signal(signal.SIGINT)
     stdout, _ = deploy.communicate(timeout=60)
     assert deploy.returncode == 130
@@ -147,10 +142,7 @@ def test_the_link_breaks_while_following(
     client: Client, entry: dict[str, Any], openssh: OpenSSH
 ) -> None:
     deploy = client.start("deploy", "baseline")
-    runs = Path(entry["state"]) / "runs"
-    while not runs.exists() or not list(runs.iterdir()):
-        assert deploy.poll() is None
-    wait_for(newest_run(entry["state"]) / "server.log")
+    wait_for(started(deploy, entry["state"]) / "server.log")
     assert openssh.drop()
     stdout, stderr = deploy.communicate(timeout=120)
     assert deploy.returncode == 0, stdout + stderr
