@@ -125,7 +125,7 @@ def plan(
         ServerAddress(facts.model_path, settings.bind, settings.port),
         host=settings.name,
     )
-    seen = patching.view(host, settings, patching.paths(wanted_sets, facts))
+    seen = patching.view(host, settings, facts.site_packages, patching.paths(wanted_sets, facts))
     patch_plan = patching.plan(wanted_sets, facts, seen)
     run = new_run_id(name, clock.wall_s())
     fixed = environment.fixed(settings.venv, settings.cuda_home)

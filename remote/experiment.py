@@ -278,7 +278,7 @@ def rollback(session: Session) -> dict[str, Any]:
     with deploy.locked(host, settings, "rollback-patch"), display.working("rolling back"):
         undone = patching.recover(host, settings)
         facts = venv.survey(host, settings)
-        seen = patching.view(host, settings)
+        seen = patching.view(host, settings, facts.site_packages)
         proofs = patching.rollback(host, settings, facts.site_packages, seen)
     for path in undone:
         display.warn(f"an interrupted patch was undone: {path}")
@@ -300,7 +300,7 @@ def status(session: Session) -> dict[str, Any]:
     """The host, its newest run, and what is patched."""
     host, settings = session.host, session.host_settings
     facts = venv.survey(host, settings)
-    seen = patching.view(host, settings)
+    seen = patching.view(host, settings, facts.site_packages)
     current = facts.current
     phase = None
     if current is not None and current.state == "starting":

@@ -216,9 +216,17 @@ def resolved(patch: PatchSet, site_packages: str) -> WantedSet:
     return WantedSet(patch.name, edits)
 
 
-def view(host: Host, settings: HostSettings, paths: Sequence[str] = ()) -> PatchView:
+def view(
+    host: Host, settings: HostSettings, site_packages: str | None, paths: Sequence[str] = ()
+) -> PatchView:
     """The journal's files and ``paths`` as they are now, with what a plan starts from."""
-    piece = host.fetch("patches.look", state=settings.state, paths=list(paths), contents=True)
+    piece = host.fetch(
+        "patches.look",
+        state=settings.state,
+        paths=list(paths),
+        site=site_packages,
+        contents=True,
+    )
     journal, pending = piece.body["journal"], piece.body["pending"]
     touched = {step["path"] for step in pending["steps"]} if pending else set()
     found = {}
@@ -230,7 +238,9 @@ def view(host: Host, settings: HostSettings, paths: Sequence[str] = ()) -> Patch
             position += row["base_bytes"]
         note = journal.get(path)
         entry = Entry(note["original"], note["current"], tuple(note["sets"])) if note else None
-        found[path] = Found(path, row["sha256"], entry, base, path in touched)
+        found[path] = Found(
+            path, row["sha256"], row["recorded"], entry, base, in_transaction=path in touched
+        )
     return PatchView(found, pending is not None)
 
 
@@ -328,15 +338,12 @@ def rollback(
     steps = patch_plan.plan([], seen.found)
     commit(host, settings, steps, seen)
     changed = [step.path for step in steps]
-    after = view(host, settings, changed)
-    recorded: Mapping[str, str] = {}
-    if changed and site_packages:
-        recorded = host.call("patches.recorded", site=site_packages, paths=changed)
+    after = view(host, settings, site_packages, changed)
     proofs = []
     for path in changed:
-        entry = seen.found[path].entry
+        entry, now = seen.found[path].entry, after.found[path]
         original = entry.original if entry else None
-        proofs.append(Proof(path, after.found[path].sha256, original, recorded.get(path)))
+        proofs.append(Proof(path, now.sha256, original, now.recorded))
     wrong = [proof for proof in proofs if not proof.holds]
     if wrong:
         raise PatchRefused(

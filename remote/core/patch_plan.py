@@ -39,12 +39,14 @@ class Entry:
 class Found:
     """A file as it is on the host.
 
-    ``base`` is what a plan starts from: the saved original of a file that the tool changed,
-    otherwise the bytes that stand there (None: no file).
+    ``recorded`` is the hash that the wheel's RECORD gives (None: it names no such file, as with an
+    editable install). ``base`` is what a plan starts from: the saved original of a file that the
+    tool changed, otherwise the bytes that stand there (None: no file).
     """
 
     path: str
     sha256: str | None
+    recorded: str | None = None
     entry: Entry | None = None
     base: bytes | None = None
     in_transaction: bool = False
@@ -100,7 +102,7 @@ def state(found: Found, known: frozenset[str] = frozenset()) -> FileState:
     if entry is None:
         if found.sha256 is None:
             return FileState.MISSING
-        return FileState.UNEXPECTED if known and found.sha256 not in known else FileState.ORIGINAL
+        return FileState.ORIGINAL if found.sha256 in _known(found, known) else FileState.UNEXPECTED
     if found.sha256 == entry.current:
         return FileState.PATCHED
     if found.sha256 == entry.original:
@@ -161,15 +163,29 @@ def _refuse_foreign(file: Found, edit: FileEdit, name: str) -> None:
     original = file.entry.original if file.entry else file.sha256
     if original is None and edit.diff is not None and not edit.diff.creates:
         raise PatchRefused(f"{name} needs {file.path}, which is not there")
-    if edit.known and original not in edit.known:
+    known = _known(file, edit.known)
+    if original not in known:
         raise PatchRefused(
             f"{name} does not know this {file.path}",
             evidence=[
                 f"found sha256 {original}",
-                *(f"knows sha256 {k}" for k in sorted(edit.known)),
+                *(f"known sha256 {each}" for each in sorted(filter(None, known))),
             ],
-            hint="another version, or edited by hand: inv patch shows the files' states",
+            hint="edited by hand or patched by something else; reinstalling the package with pip"
+            " brings its original back",
         )
+
+
+def _known(file: Found, known: frozenset[str]) -> frozenset[str | None]:
+    """The hashes that count as the file's original.
+
+    Those that the set names; without any, what the wheel's RECORD gives; without that (an editable
+    install), whatever stands there.
+    """
+    if known:
+        return frozenset(known)
+    original = file.entry.original if file.entry else file.sha256
+    return frozenset({file.recorded or original})
 
 
 def _refuse_altered(file: Found) -> None:

@@ -150,7 +150,6 @@ def _functions(link: Link) -> dict[str, Callable[..., Any]]:
         "patches.look": patches.look,
         "patches.commit": lambda data=b"", **params: patches.commit(data=data, **params),
         "patches.recover": patches.recover,
-        "patches.recorded": patches.recorded,
     }
 
 

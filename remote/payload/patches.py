@@ -57,8 +57,13 @@ def pending(state: str) -> dict[str, Any] | None:
     return None if whole else found
 
 
-def look(state: str, paths: list[str], contents: bool = False) -> tuple[dict[str, Any], bytes]:
+def look(
+    state: str, paths: list[str], site: str | None, contents: bool = False
+) -> tuple[dict[str, Any], bytes]:
     """The journal and the files as they are now, the journal's own files included.
+
+    With ``site``, a venv's site-packages, each row has what the wheel's RECORD gives as
+    ``recorded``.
 
     With ``contents``, the bytes that a new plan starts from (the saved original where there is
     one, else the file itself) stand one after another in the data; ``base_bytes`` gives lengths.
@@ -68,9 +73,14 @@ def look(state: str, paths: list[str], contents: bool = False) -> tuple[dict[str
     touched = [step["path"] for step in (interrupted or {}).get("steps", [])]
     rows: dict[str, Any] = {}
     data = []
-    for path in sorted({*paths, *known, *touched}):
+    wanted = sorted({*paths, *known, *touched})
+    by_wheel = recorded(site, wanted) if site and wanted else {}
+    for path in wanted:
         now = files.read(path)
-        row: dict[str, Any] = {"sha256": now.sha256 if now else None}
+        row: dict[str, Any] = {
+            "sha256": now.sha256 if now else None,
+            "recorded": by_wheel.get(path),
+        }
         if now:
             row.update(mode=now.mode, uid=now.uid, gid=now.gid)
         if contents:

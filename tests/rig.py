@@ -26,7 +26,7 @@ import yaml
 from remote.sandbox.control import Sandbox
 from remote.sandbox.entry import CPU_ENV, CPU_FLAGS, UNAVAILABLE
 
-PROJECT = Path(__file__).resolve().parents[2]
+PROJECT = Path(__file__).resolve().parents[1]
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:" + os.environ.get("PATH", ""))
 if SSHD is None:
     pytest.exit("the tests need an SSH server: sudo apt-get install openssh-server", returncode=1)
