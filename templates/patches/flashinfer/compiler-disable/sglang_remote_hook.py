@@ -1,0 +1,1 @@
+../fp4-opaque/sglang_remote_hook.py
