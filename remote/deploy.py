@@ -229,7 +229,7 @@ def carry_out(host: Host, made: Plan, local: LocalRun, clock: Clock, tell: Tell)
     local.write_json("facts.json", made.facts.raw)
     if made.patches.steps:
         tell(f"patching {len(made.patches.steps)} files")
-        patching.commit(host, settings, made.patches.steps, made.seen)
+        patching.commit(host, settings, made.patches.steps)
     for previous in made.stops:
         tell(f"stopping run {previous.run}")
         server.stop(host, settings, previous, clock, tell)

@@ -300,7 +300,7 @@ def recover(host: Host, settings: HostSettings) -> list[str]:
     return list(host.call("patches.recover", state=settings.state)["undone"])
 
 
-def commit(host: Host, settings: HostSettings, steps: Sequence[Step], seen: PatchView) -> None:
+def commit(host: Host, settings: HostSettings, steps: Sequence[Step]) -> None:
     """Make the planned writes, all or none, and check every file's hash afterwards.
 
     Raises:
@@ -311,14 +311,15 @@ def commit(host: Host, settings: HostSettings, steps: Sequence[Step], seen: Patc
     wire = []
     data = b""
     for step in steps:
-        entry = seen.found[step.path].entry
-        saved = step.after is not None and entry is not None and step.after == entry.original
+        # The host has the original's bytes: they needn't travel.
+        saved = step.after is not None and step.after == step.original
         content = b"" if saved or step.content is None else step.content
         wire.append(
             {
                 "path": step.path,
                 "before": step.before,
                 "after": step.after,
+                "original": step.original,
                 "bytes": None if saved else len(content),
                 "sets": list(step.sets),
             }
@@ -336,14 +337,13 @@ def rollback(
         PatchRefused: a file was changed by somebody else, or is not its original afterwards.
     """
     steps = patch_plan.plan([], seen.found)
-    commit(host, settings, steps, seen)
+    commit(host, settings, steps)
     changed = [step.path for step in steps]
     after = view(host, settings, site_packages, changed)
     proofs = []
-    for path in changed:
-        entry, now = seen.found[path].entry, after.found[path]
-        original = entry.original if entry else None
-        proofs.append(Proof(path, now.sha256, original, now.recorded))
+    for step in steps:
+        now = after.found[step.path]
+        proofs.append(Proof(step.path, now.sha256, step.original, now.recorded))
     wrong = [proof for proof in proofs if not proof.holds]
     if wrong:
         raise PatchRefused(

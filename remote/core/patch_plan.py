@@ -51,6 +51,22 @@ class Found:
     base: bytes | None = None
     in_transaction: bool = False
 
+    @property
+    def reinstalled(self) -> bool:
+        """Whether pip put another original in place of the patched file: the journal is stale."""
+        entry = self.entry
+        return (
+            entry is not None
+            and self.sha256 is not None
+            and self.sha256 == self.recorded
+            and self.sha256 not in (entry.current, entry.original)
+        )
+
+    @property
+    def original(self) -> str | None:
+        """The hash of what the file is without this tool; None where it would not be there."""
+        return self.entry.original if self.entry and not self.reinstalled else self.sha256
+
 
 @dataclass(frozen=True)
 class FileEdit:
@@ -76,13 +92,16 @@ class WantedSet:
 
 @dataclass(frozen=True)
 class Step:
-    """One file to write (or, with ``after`` None, to remove)."""
+    """One file to write (or, with ``after`` None, to remove).
+
+    Hashes of what stands there now, will stand there, and stood there before this tool came.
+    """
 
     path: str
     before: str | None
     after: str | None
+    original: str | None
     content: bytes | None
-    old_content: bytes | None
     sets: tuple[str, ...]
 
 
@@ -105,7 +124,7 @@ def state(found: Found, known: frozenset[str] = frozenset()) -> FileState:
         return FileState.ORIGINAL if found.sha256 in _known(found, known) else FileState.UNEXPECTED
     if found.sha256 == entry.current:
         return FileState.PATCHED
-    if found.sha256 == entry.original:
+    if found.sha256 == entry.original or found.reinstalled:
         return FileState.ORIGINAL
     return FileState.MISSING if found.sha256 is None else FileState.ALTERED
 
@@ -132,14 +151,13 @@ def plan(wanted: Sequence[WantedSet], found: Mapping[str, Found]) -> tuple[Step,
     for path, file in found.items():
         if file.entry is not None and path not in targets:
             _refuse_altered(file)
-            if file.sha256 != file.entry.original or file.entry.sets:
-                targets[path] = file.base if file.entry.original is not None else None
+            targets[path] = file.base if file.original is not None else None
     steps = []
     for path, content in targets.items():
-        file, after = found[path], sha256(content)
+        file, after, names = found[path], sha256(content), sets.get(path, ())
         known = file.entry.sets if file.entry else ()
-        if file.sha256 != after or known != sets.get(path, ()):
-            steps.append(Step(path, file.sha256, after, content, file.base, sets.get(path, ())))
+        if file.sha256 != after or known != names:
+            steps.append(Step(path, file.sha256, after, file.original, content, names))
     return tuple(steps)
 
 
@@ -160,7 +178,7 @@ def _refuse_foreign(file: Found, edit: FileEdit, name: str) -> None:
                 hint="it isn't this tool's; move it away if it may go",
             )
         return
-    original = file.entry.original if file.entry else file.sha256
+    original = file.original
     if original is None and edit.diff is not None and not edit.diff.creates:
         raise PatchRefused(f"{name} needs {file.path}, which is not there")
     known = _known(file, edit.known)
@@ -184,13 +202,12 @@ def _known(file: Found, known: frozenset[str]) -> frozenset[str | None]:
     """
     if known:
         return frozenset(known)
-    original = file.entry.original if file.entry else file.sha256
-    return frozenset({file.recorded or original})
+    return frozenset({file.recorded or file.original})
 
 
 def _refuse_altered(file: Found) -> None:
     entry = file.entry
-    if entry is not None and file.sha256 not in (entry.current, entry.original):
+    if entry and not file.reinstalled and file.sha256 not in (entry.current, entry.original):
         raise PatchRefused(
             f"{file.path} was changed after this tool patched it",
             evidence=[
@@ -198,6 +215,6 @@ def _refuse_altered(file: Found) -> None:
                 f"patched  sha256 {entry.current}",
                 f"found    sha256 {file.sha256 or 'no file'}",
             ],
-            hint="pip reinstalled the package, or somebody edited the file; this tool won't"
-            " overwrite it",
+            hint="somebody edited it, and this tool won't overwrite that: inv patch.author keeps the"
+            " edit as a patch set; reinstalling the package with pip drops it",
         )

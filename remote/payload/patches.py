@@ -117,9 +117,9 @@ def commit(state: str, steps: list[dict[str, Any]], data: bytes) -> dict[str, An
     """Make all changes or none.
 
     Args:
-        steps: each ``{path, before, after, bytes, sets}``: hashes before and after (None: no such
-            file), the length of the new content in ``data`` (None: the saved original is meant),
-            and the patch sets it comes from.
+        steps: each ``{path, before, after, original, bytes, sets}``: hashes before, after, and
+            without this tool (None: no such file), the length of the new content in ``data``
+            (None: a saved original is meant), and the patch sets it comes from.
 
     Raises:
         Refused: PatchRefused; a file isn't what the plan was made for. Nothing was changed.
@@ -128,7 +128,6 @@ def commit(state: str, steps: list[dict[str, Any]], data: bytes) -> dict[str, An
     home = _folder(state)
     originals = files.private_dir(os.path.join(home, "originals"))
     known = journal(state)
-    contents = _contents(state, steps, data)
     before: dict[str, files.Found | None] = {}
     for step in steps:
         now = before[step["path"]] = files.read(step["path"])
@@ -137,7 +136,9 @@ def commit(state: str, steps: list[dict[str, Any]], data: bytes) -> dict[str, An
             saved = os.path.join(originals, now.sha256)
             if files.read(saved) is None:
                 files.write(saved, now.content)
-    plan = [{key: step[key] for key in ("path", "before", "after", "sets")} for step in steps]
+    contents = _contents(state, steps, data)
+    kept = ("path", "before", "after", "original", "sets")
+    plan = [{key: step[key] for key in kept} for step in steps]
     for entry in plan:
         now = before[entry["path"]]
         if now is not None:
@@ -241,13 +242,11 @@ def _drop_bytecode(path: str) -> None:
 def _written(known: Entries, plan: list[dict[str, Any]], transaction: str) -> bytes:
     after = dict(known)
     for step in plan:
-        entry = after.get(step["path"])
-        original = entry["original"] if entry else step["before"]
-        if step["after"] == original:
+        if step["after"] == step["original"]:
             after.pop(step["path"], None)
         else:
             after[step["path"]] = {
-                "original": original,
+                "original": step["original"],
                 "current": step["after"],
                 "sets": step["sets"],
                 **{key: step[key] for key in ("mode", "uid", "gid") if key in step},
