@@ -8,14 +8,14 @@ nothing else the answer is ``insufficient_evidence``, with what to fetch.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from remote.core.consequences import ends_its_process
 from remote.core.failure_sites import culprit
-from remote.core.matching import Case, Match, make_case, matches, quote
+from remote.core.matching import Case, Match, make_case, match, matches, quote
+from remote.core.nearest import nearest
 from remote.core.phases import Phase
 from remote.core.reading import Reading
 from remote.core.rules import (
@@ -57,7 +57,6 @@ _BELIEVED_AFTER_READY = (
 _OUTCOME_OF_KIND = {
     "distributed_hang": Outcome.HUNG,
     "driver_runtime_mismatch": Outcome.UNKNOWN,
-    "perf_degraded": Outcome.NOT_READY,
     "watchdog_or_health": Outcome.HUNG,
 }
 #: Where a start fell silent → what that most likely is.
@@ -102,7 +101,7 @@ def _failed(
     case: Case, outcome: Outcome, process: ProcessEvidence, failures: list[FoldedTraceback]
 ) -> Diagnosis:
     """Something failed: what, and on which rank first."""
-    found = list(matches(case))
+    found = matches(case)
     if not found:
         return _unexplained(case, outcome, process, failures)
     best = found[0]
@@ -137,7 +136,7 @@ def _unfinished(case: Case, process: ProcessEvidence, failures: list[FoldedTrace
     told = _told_by_the_host(case, Outcome.CRASHED, process)
     if told is not None:
         return told
-    found = list(matches(case))
+    found = matches(case)
     if found:
         outcome = _OUTCOME_OF_KIND.get(found[0].rule.kind, Outcome.CRASHED)
         return _diagnosis(case, outcome, found[0], failures, found[1:])
@@ -146,6 +145,9 @@ def _unfinished(case: Case, process: ProcessEvidence, failures: list[FoldedTrace
     state = case.reading.state
     if state.ranks and (process.hung or _fell_silent(case.reading)):
         return _silence(case, process)
+    slow = match(case, kernels.SLOW) if case.reading.excerpt else None
+    if slow is not None:
+        return _diagnosis(case, Outcome.NOT_READY, slow, [], [])
     return Diagnosis(Outcome.NOT_READY, phase=state.phase)
 
 
@@ -420,9 +422,5 @@ def _nearest_flags(reading: Reading, best: Match) -> tuple[str, ...]:
         return ()
     refused = _FLAG.findall(best.groups["what"].replace("_", "-"))
     known = {flag for line in reading.lines for flag in _FLAG.findall(line.text)}
-    near = {
-        flag: difflib.get_close_matches(flag, sorted(known - {flag}), 1, 0.8) for flag in refused
-    }
-    return tuple(
-        f"nearest flag that this SGLang knows: {names[0]}" for names in near.values() if names
-    )
+    near = [name for flag in refused for name in nearest(flag, known - {flag}, 1)]
+    return tuple(f"nearest flag that this SGLang knows: {name}" for name in near)

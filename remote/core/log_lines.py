@@ -100,7 +100,7 @@ _PREFIX = re.compile(
     | \[gpu=(?P<gpu>\d+)\][ ]                                  # SGLang before 0.3
     | \[[WIEF]\d*[ ]\S+[ ](?:\d+[ ])?\S+:\d+\][ ]?             # torch, C++ side
     | [WIEF]\d{{4}}[ ]{_CLOCK}[ ]\d+[ ]\S+\.py:\d+\][ ]?          # torch, Python side
-    | (?P<source>\((?:[^()\s]+[ ])?pid=\d+(?:,[ ]ip=[^)]*)?\)     # Ray
+    | (?P<source>\((?:[^()\s]+[ ]){{0,3}}pid=\d+(?:,[ ]ip=[^)]*)?\)  # Ray
         | \[?[A-Za-z0-9][\w.-]*\]?[ ]+\|(?=[ ]|$)                 # docker compose
         | (?:std(?:out|err))[ ][FP](?=[ ]|$)                      # CRI, after its time
         | \d{{1,4}}:(?=[ ]\[{_DATE})                              # srun --label
@@ -109,14 +109,17 @@ _PREFIX = re.compile(
       (?P<outer>{_DATE}[T ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?)
       (?:[ ](?:\|[ ]{_LEVEL}[ ]\|[ ]\w+[ ]\|
         |-[ ](?:[\w.]+[ ]-[ ])?{_LEVEL}[ ]-
-        |{_LEVEL}[ ]\d+[ ]\[(?P<tagged>(?:[ ]{_RANK})*)[ ][\w.]+:\d+\]))?(?:[ ]|$)
-    | {_LEVEL}[ ](?P<vllm>\d\d-\d\d[ ]{_CLOCK})[ ]\[?[\w.]+:\d+\](?:[ ]|$)
+        |{_LEVEL}[ ]\d+[ ]\[(?P<tagged>(?:[ ]{_RANK})*)[ ][\w.]+:\d+\]
+        |\[[\w.]+:\d+\]))?(?:[ ]|$)
+    | (?:{_LEVEL}[ ])?(?P<vllm>\d\d-\d\d[ ]{_CLOCK})(?:[ ]\[?[\w.]+:\d+\])?(?:[ ]|$)
     | >[ ]?(?=[\[>]|[ ]{{2}}|[A-Za-z]|$)                           # quoted in an issue
     """,
     re.VERBOSE,
 )
 #: What a prefix may start with: everything else is spared the expression above.
 _PREFIX_STARTS = frozenset("[(>0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
+#: What a worker's name tells of its rank.
+_WORKER = re.compile(rf"\brank=(?P<number>\d+)|_(?P<tag>{_RANK}(?:_{_RANK})*) pid=")
 _RAY_SUFFIX = re.compile(r" \[repeated \d+x across cluster\]$")
 
 
@@ -144,6 +147,9 @@ def parse_line(number: int, raw: bytes) -> LogLine:
             rank = rank or f"TP{found['gpu']}"
         elif found["source"]:
             source = f"{source} {found['source']}".strip()
+            if worker := _WORKER.search(found["source"]):
+                tag = worker["tag"]
+                rank = rank or (tag.replace("_", " ") if tag else f"rank{worker['number']}")
         else:
             outer = found["outer"] or found["ci"] or found["vllm"] or outer
             rank = (found["tagged"] or "").strip() or rank

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from remote.core.consequences import is_noise, is_secondary, names_an_exception
@@ -11,7 +11,7 @@ from remote.core.failure_sites import phase_of, places
 from remote.core.log_lines import LogLine
 from remote.core.phases import Phase
 from remote.core.reading import Reading
-from remote.core.rules import RULES, Rule, Sign, Where
+from remote.core.rules import RULES, Confidence, Rule, Sign, Where
 from remote.core.tracebacks import FoldedTraceback
 from remote.core.verdict import Quote
 
@@ -73,12 +73,34 @@ def _phase(reading: Reading, origin: FoldedTraceback) -> Phase:
     return told or state.phase
 
 
-def matches(case: Case) -> Iterator[Match]:
-    """The rules that apply, by precedence."""
+def matches(case: Case) -> list[Match]:
+    """The rules that apply, best first.
+
+    What the deciding traceback says for certain goes before what stands on a line somewhere, but
+    for the line on which the server was lost, if it comes first. Otherwise precedence decides.
+    """
+    fatal = case.reading.state.fatal
+    certain, fatal_line, others = [], [], []
     for rule in RULES:
-        found = next((m for sign in rule.signs if (m := _try(case, rule, sign))), None)
-        if found is not None:
-            yield found
+        found = _all(case, rule)
+        if not found:
+            continue
+        if any(m.traceback and m.sign.confidence is Confidence.HIGH for m in found):
+            certain.append(found[0])
+        elif fatal is not None and found[0].quote.line == case.reading.number(fatal.line):
+            fatal_line.append(found[0])
+        else:
+            others.append(found[0])
+    return [*fatal_line, *certain, *others]
+
+
+def match(case: Case, rule: Rule) -> Match | None:
+    """The first sign of one rule, if there is any."""
+    return next(iter(_all(case, rule)), None)
+
+
+def _all(case: Case, rule: Rule) -> list[Match]:
+    return [found for sign in rule.signs if (found := _try(case, rule, sign)) is not None]
 
 
 def _try(case: Case, rule: Rule, sign: Sign) -> Match | None:

@@ -61,21 +61,21 @@ class Reading:
 
 
 _SIZES = re.compile(r"\b((?:tp|pp)_size)'?[=:] ?(\d{1,6})")
-_DIGITS = re.compile(r"\d+")
+_DIGITS = b"0123456789"
 
 
 class _KeptLines:
     """Lines worth keeping: a head, a tail, and few repetitions of each."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, int] = {}
+        self._seen: dict[bytes, int] = {}
         self._head: list[LogLine] = []
         self._tail: deque[LogLine] = deque(maxlen=TAIL_LINES)
 
     def take(self, line: LogLine) -> None:
         if not line.text.strip():
             return
-        shape = _DIGITS.sub("#", line.text[:300])
+        shape = line.text[:300].encode("utf-8", "replace").translate(None, _DIGITS)
         times = self._seen.get(shape, 0)
         if times >= REPEATS:
             return

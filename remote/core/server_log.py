@@ -32,7 +32,7 @@ from remote.core.rank_phases import RankPhases
 #: Requests written to the log hold whatever users sent: nothing in them is the server's word.
 _REQUEST_DUMPS = ("Receive: ", "Finish: ", "Received request", "Finished request")
 
-_PORT_TAKEN = re.compile(r"\[Errno 98\]|address already in use|EADDRINUSE", re.IGNORECASE)
+_PORT_TAKEN = ("ddress already in use", "[Errno 98]", "EADDRINUSE")
 _PROCESS_DIED = re.compile(
     r"(?:Subprocess (?P<name>\S+) \(pid=\d+\) crashed with exit code (?P<code>-?\d+)"
     r"|Rank \d+ scheduler (?:is dead|died)(?: \(exit code: (?P<rank_code>-?\d+)\))?)"
@@ -243,7 +243,7 @@ def _fatal(text: str) -> tuple[FatalReason, int | None] | None:
         code = died["code"] or died["rank_code"]
         return FatalReason.PROCESS_DIED, int(code) if code else None
     # PyTorch warns of one address family and goes on with the other.
-    if _PORT_TAKEN.search(text) and "[c10d]" not in text:
+    if any(words in text for words in _PORT_TAKEN) and "[c10d]" not in text:
         return FatalReason.PORT_IN_USE, None
     return None
 

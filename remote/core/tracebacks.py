@@ -42,7 +42,15 @@ def package_path(path: str) -> str:
         _, found, inside = path.rpartition(root)
         if found:
             return inside
+    for package in _CHECKED_OUT:
+        at = path.rfind(f"/{package}/")
+        if at >= 0:
+            return path[at + 1 :]
     return re.sub(r"^.*/lib/python3\.\d+/", "", path)
+
+
+#: Packages that also run from a checkout, ``/sgl-workspace/sglang/python/sglang/srt``.
+_CHECKED_OUT = ("sglang", "flashinfer", "vllm", "sgl_kernel", "deep_gemm")
 
 
 class Link(str, Enum):
@@ -162,6 +170,7 @@ _LINKS = (
     ("During handling of the above exception", Link.WHILE_HANDLING),
 )
 _MARKERS = re.compile(r"[\s^~]+")  # under the code that raised
+_LINK_STARTS = tuple(words for words, _ in _LINKS)
 _NATIVE = re.compile(r"(?:frame #\d+: |#\d+ +0x|\s*\d+ +0x[0-9a-f]{6,} )")
 #: What shells, launchers and servers print behind a traceback.
 _AFTERWARDS = re.compile(
@@ -170,7 +179,7 @@ _AFTERWARDS = re.compile(
     r"|Set TORCHDYNAMO_VERBOSE|Piecewise CUDA Graph is enabled"
 )
 #: A record that reports an exception's text without its traceback.
-_REPORT = re.compile(r"(?P<header>[\w ]+ failed with error:) (?P<message>.+)")
+_REPORT = re.compile(r"(?P<header>[\w ]+ (?:failed with error|hit an exception):) (?P<message>.+)")
 
 
 @dataclass
@@ -248,6 +257,7 @@ class TracebackCollector:
         self._open: list[_Open] = []
         self._current: _Open | None = None
         self._previous = ""
+        self._bare: LogLine | None = None  # the last exception printed outside a traceback
         self._folded: OrderedDict[tuple[object, ...], FoldedTraceback] = OrderedDict()
 
     @property
@@ -268,7 +278,13 @@ class TracebackCollector:
             return self._report(line)
         if not self._open:
             self._previous = text
-            return 'File "' in text and self._orphan(line)
+            if 'File "' in text:
+                return self._orphan(line)
+            if _EXCEPTION.match(text):
+                self._bare = line
+            elif text.startswith(_LINK_STARTS) and self._bare is not None:
+                return self._resumed(line)
+            return False
         return self._body(line)
 
     def finish(self) -> tuple[FoldedTraceback, ...]:
@@ -306,8 +322,10 @@ class TracebackCollector:
         if found is None:
             return False
         block = self._start(line, found["header"], head_cut=False)
-        block.type, block.raised_on = "", line.number
-        block.message, block.message_lines = [found["message"]], [line.number]
+        raised = _EXCEPTION.match(found["message"])
+        block.type = raised["type"] if raised else ""
+        block.message = [raised["message"] or "" if raised else found["message"]]
+        block.message_lines, block.raised_on = [line.number], line.number
         return True
 
     def _start(self, line: LogLine, header: str, *, head_cut: bool) -> _Open:
@@ -328,13 +346,22 @@ class TracebackCollector:
         block.frames.append(_frame(found))
         return True
 
+    def _resumed(self, line: LogLine) -> bool:
+        """A chain whose first exception was printed without its traceback."""
+        if self._bare is None:
+            return False
+        block = self._start(self._bare, "", head_cut=True)
+        self._before_exception(block, self._bare)
+        self._bare = None
+        return self._body(line)
+
     def _body(self, line: LogLine) -> bool:
         text = line.text
-        found = _FRAME.fullmatch(text)
+        found = _FRAME.fullmatch(text) if 'File "' in text else None
         block = self._owner(line, found)
         if block is None:
             return found is not None and self._orphan(line)
-        for words, link in _LINKS:
+        for words, link in _LINKS if text.startswith(_LINK_STARTS) else ():
             if text.startswith(words):
                 block.keep(line)
                 block.end_exception()
@@ -388,6 +415,8 @@ class TracebackCollector:
 
     def _owner(self, line: LogLine, found: re.Match[str] | None) -> _Open | None:
         """The open traceback that a body line continues."""
+        if len(self._open) == 1:
+            return self._open[0] if self._same_writer(self._open[0], line) else None
         mine = [block for block in self._open if self._same_writer(block, line)]
         if len(mine) < 2:
             return mine[0] if mine else None

@@ -74,7 +74,6 @@ RULES: tuple[Rule, ...] = (
     serving.HEALTH,
     host.KILLED,
     memory.HOST_OOM,
-    kernels.SLOW,
     graphs.CAPTURE_FAILED,
     kernels.REFUSED_ARGUMENTS,
 )
@@ -103,6 +102,7 @@ BY_KIND = {
         *reversed(RULES),
         installation.SWALLOWED,
         kernels.JIT_HANG,
+        kernels.SLOW,
         host.STOPPED,
         INSUFFICIENT,
         UNCLASSIFIED,

@@ -111,7 +111,8 @@ TIMEOUT = Rule(
             r"(?P<what>.*Watchdog caught collective operation timeout.*"
             r"|.*Timed out waiting \d+ ?ms.*"
             r"|.*wait timeout after \d+ ?ms.*|.*possible application crash on rank \d+.*"
-            r"|.*start-?up timeout.*|.*Socket Timeout.*|.*timed out after \d+ seconds? waiting for"
+            r"|.*start-?up timeout.*|.*watchdog got stuck for \d+ seconds.*"
+            r"|.*Socket Timeout.*|.*timed out after \d+ seconds? waiting for"
             r" (?:clients|workers).*|.*Timed out after \d+ seconds waiting for clients.*)",
             Where.ANYWHERE,
         ),

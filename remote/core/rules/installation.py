@@ -30,7 +30,10 @@ DRIVER = Rule(
 ABI = Rule(
     kind="abi_undefined_symbol",
     cause="A compiled package does not fit what it was loaded into: undefined symbol {what}.",
-    signs=(Sign(r"undefined symbol: (?P<what>\w+)", Where.ANYWHERE),),
+    signs=(
+        Sign(r"undefined symbol: (?P<what>\w+)"),
+        Sign(r"symbol lookup error: .*undefined symbol: (?P<what>\w+)", Where.LINE),
+    ),
     advice=(
         "a symbol beginning with `_Z` belongs to torch: reinstall sgl-kernel (or the package named)"
         " built for the installed torch",
@@ -46,7 +49,8 @@ CUDA_LIBRARY = Rule(
     kind="cuda_lib_missing",
     cause="A library or the CUDA toolkit is missing on the host: {what}.",
     signs=(
-        Sign(r"(?P<what>lib[\w+.-]+\.so[.\d]*): cannot open shared object file", Where.ANYWHERE),
+        Sign(r"(?P<what>lib[\w+.-]+\.so[.\d]*): cannot open shared object file"),
+        Sign(r"error while loading shared libraries: (?P<what>lib\S+\.so[.\d]*)", Where.LINE),
         Sign(
             r"(?P<what>CUDA_HOME environment variable is not set|Could not find nvcc"
             r"|(?:nvcc|cicc): (?:command )?not found|No such file or directory: '\S*nvcc')",

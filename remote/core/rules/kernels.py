@@ -74,8 +74,8 @@ COMBINATION = Rule(
             r"|[Uu]nsupported head(?:_| )(?:dim|size)).*)",
             unless=r"Model architectures",
         ),
-        Sign(r"(?P<what>NotImplementedError.*)", frames=r"moe|quant|attention|backend"),
-        Sign(r"(?P<what>NotImplementedError.*moe_runner.*)"),
+        Sign(r"^(?P<what>NotImplementedError.*)", frames=r"moe|quant|attention|backend"),
+        Sign(r"^(?P<what>NotImplementedError.*moe_runner.*)"),
     ),
     advice=(
         "choose another backend for this GPU and model: the attention, MoE or FP4 GEMM backend flag"
@@ -127,7 +127,7 @@ DEVICE_ASSERT = Rule(
     cause="A kernel's own check failed on the GPU: {what}.",
     signs=(
         Sign(r"(?P<what>Assertion `.*` failed)", Where.LINE),
-        Sign(r"(?P<what>.*device-side assert.*)", Where.ANYWHERE),
+        Sign(r"(?P<what>.*device-side assert triggered.*)", Where.ANYWHERE),
     ),
     advice=(
         "the FIRST assertion line decides; an index out of bounds points at context length,"

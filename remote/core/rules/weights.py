@@ -35,7 +35,7 @@ MISMATCH = Rule(
     signs=(
         Sign(r"^KeyError: (?P<what>'\S*(?:weight|scale|proj|bias)\S*')"),
         Sign(r"^KeyError: (?P<what>.*)", frames=r":(?:load_weights|weight_loader)$"),
-        Sign(r"(?P<what>Attempted to load weight.*)"),
+        Sign(r"(?P<what>Attempted to load weight.*|.*not initialized from checkpoint.*)"),
         Sign(r"(?P<what>size mismatch.*|shape mismatch.*)", frames=_LOADING),
         Sign(r"(?P<what>.*(?:size mismatch|shape mismatch) for \S+.*)"),
         Sign(
