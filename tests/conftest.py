@@ -32,7 +32,7 @@ def fake_venv(tmp_path: Path) -> Venv:
 
 @pytest.fixture
 def lab(tmp_path: Path, fake_venv: Venv) -> Iterator[HostSettings]:
-    """The settings of a host on this machine; what is started under its state ends with the test."""
+    """The settings of a host on this machine; what is started there ends with the test."""
     settings = host_settings(tmp_path, fake_venv.folder)
     yield settings
     end_runs(settings.state)

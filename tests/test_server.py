@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hosts import FakeClock, LocalHost, Venv, end_runs, eventually, host_settings, new_run
+from hosts import FakeClock, LocalHost, Venv, eventually, new_run
 
 from remote import server
 from remote.clock import SystemClock

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 import stat
@@ -107,6 +108,13 @@ def remove(path: str) -> None:
     if os.path.lexists(path):
         os.unlink(path)
         sync_dir(os.path.dirname(path))
+
+
+def remove_leftovers(path: str) -> None:
+    """Take away what a `write` that was killed left beside the file."""
+    folder, name = os.path.split(glob.escape(path))
+    for temporary in glob.glob(os.path.join(folder, f".{name}.*.tmp")):
+        os.unlink(temporary)
 
 
 def sync_dir(folder: str) -> None:

@@ -126,6 +126,7 @@ def commit(state: str, steps: list[dict[str, Any]], data: bytes) -> dict[str, An
         OSError: a write failed; everything was put back.
     """
     home = _folder(state)
+    recover(state)
     originals = files.private_dir(os.path.join(home, "originals"))
     known = journal(state)
     before: dict[str, files.Found | None] = {}
@@ -134,15 +135,18 @@ def commit(state: str, steps: list[dict[str, Any]], data: bytes) -> dict[str, An
         _expect(step["path"], step["before"], now.sha256 if now else None)
         if now is not None:
             saved = os.path.join(originals, now.sha256)
-            if files.read(saved) is None:
+            there = files.read(saved)
+            if there is None or there.sha256 != now.sha256:
                 files.write(saved, now.content)
     contents = _contents(state, steps, data)
     kept = ("path", "before", "after", "original", "sets")
     plan = [{key: step[key] for key in kept} for step in steps]
     for entry in plan:
-        now = before[entry["path"]]
+        now, was = before[entry["path"]], known.get(entry["path"], {})
         if now is not None:
             entry.update(mode=now.mode, uid=now.uid, gid=now.gid)
+        else:  # a file that a patch removed comes back as it was
+            entry.update({key: was[key] for key in ("mode", "uid", "gid") if key in was})
     transaction = uuid.uuid4().hex
     intent = {"id": transaction, "steps": plan}
     files.write(os.path.join(home, "pending.json"), json.dumps(intent).encode())
@@ -168,26 +172,34 @@ def commit(state: str, steps: list[dict[str, Any]], data: bytes) -> dict[str, An
 
 
 def recover(state: str) -> dict[str, Any]:
-    """Undo an interrupted transaction: every file as it was before it began."""
+    """Undo an interrupted transaction: every file as it was before it began.
+
+    One that was reinstalled meanwhile, and so is its original, stays.
+    """
     interrupted = pending(state)
     if interrupted is None:
         return {"undone": []}
+    known = journal(state)
     undone = []
     for step in interrupted["steps"]:
-        now = files.read(step["path"])
+        path = step["path"]
+        files.remove_leftovers(path)
+        now = files.read(path)
         found = now.sha256 if now else None
-        if found == step["before"]:
+        original = known[path]["original"] if path in known else step["before"]
+        if found in (step["before"], original):
+            _drop_bytecode(path)
             continue
         if found != step["after"]:
             raise Refused(
                 "PatchRefused",
-                f"{step['path']} was changed by somebody else in the middle of a patch",
+                f"{path} was changed by somebody else in the middle of a patch",
                 evidence=[f"expected {step['before']} or {step['after']}, found {found}"],
                 hint="reinstall the package with pip, then run inv rollback-patch",
             )
         content = None if step["before"] is None else _original(state, step["before"])
-        _put(step["path"], content, step)
-        undone.append(step["path"])
+        _put(path, content, step)
+        undone.append(path)
     files.remove(os.path.join(_folder(state), "pending.json"))
     return {"undone": undone}
 
