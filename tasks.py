@@ -87,7 +87,7 @@ def profiles(c: Context, display: Display, json: bool = False) -> Any:
 
 
 @_task(
-    iterable=["set"],
+    iterable=["set", "patch", "add_patch"],
     help={
         "profile": "a profile of templates/profiles/, see inv profiles",
         "dry": "show plan, script and every file's diff; change nothing",
@@ -95,6 +95,9 @@ def profiles(c: Context, display: Display, json: bool = False) -> Any:
         "restart": "start anew although nothing has changed",
         "timeout": "seconds the start may take (default: the profile's)",
         "set": "key=value over the profile: an intent, a flag, env.NAME; may be repeated",
+        "patch": "a patch set, or a .patch file, instead of the profile's; may be repeated",
+        "add_patch": "the same, on top of the profile's",
+        "no_patch": "start with no patch applied",
     },
 )
 def deploy(
@@ -107,13 +110,18 @@ def deploy(
     restart: bool = False,
     timeout: float = 0.0,
     set: Sequence[str] | None = None,
+    patch: Sequence[str] | None = None,
+    add_patch: Sequence[str] | None = None,
+    no_patch: bool = False,
     json: bool = False,
 ) -> Any:
     """Render, push, patch, start and follow until the server is ready."""
+    from remote.deploy import PatchChoice
     from remote.experiment import DeployOptions, deploy_profile
     from remote.session import opened
 
-    options = DeployOptions(tuple(set or ()), dry, diff, restart, timeout or None)
+    choice = PatchChoice(tuple(patch or ()), tuple(add_patch or ()), no_patch)
+    options = DeployOptions(tuple(set or ()), choice, dry, diff, restart, timeout or None)
     with opened(c.config, PROJECT, host, display, set_up=True) as session:
         return deploy_profile(session, profile, options)
 
@@ -164,24 +172,23 @@ def stop(
     json: bool = False,
 ) -> Any:
     """Stop what this tool started, and wait until processes and GPU memory are gone."""
-    from remote import experiment
+    from remote import stopping
     from remote.session import opened
 
     with opened(c.config, PROJECT, host, display) as session:
         if pid:
-            return experiment.stop_foreign(session, pid, yes)
-        return experiment.stop(session, run or None)
+            return stopping.stop_foreign(session, pid, yes)
+        return stopping.stop(session, run or None)
 
 
 @_task()
 def status(c: Context, display: Display, host: str = "", json: bool = False) -> Any:
     """Show the host, its newest run, and what is patched."""
-    from remote import experiment
-    from remote.overview import show_status
+    from remote.overview import show_status, status
     from remote.session import opened
 
     with opened(c.config, PROJECT, host, display) as session:
-        found = experiment.status(session)
+        found = status(session)
     show_status(display, found)
     return found
 
@@ -214,14 +221,46 @@ def logs(
         return print_logs(session, run or None, tail, since or None, grep or None, follow)
 
 
-@_task()
-def rollback_patch(c: Context, display: Display, host: str = "", json: bool = False) -> Any:
+@_task(help={"name": "only that patch set (default: all)"})
+def rollback_patch(
+    c: Context, display: Display, host: str = "", name: str = "", json: bool = False
+) -> Any:
     """Return every patched file to its original bytes, and prove it by hash."""
-    from remote import experiment
+    from remote import patch_work
     from remote.session import opened
 
     with opened(c.config, PROJECT, host, display) as session:
-        return experiment.rollback(session)
+        return patch_work.rollback(session, name or None)
+
+
+@_task()
+def patch_list(c: Context, display: Display, host: str = "", json: bool = False) -> Any:
+    """List the patch sets and their state on the host."""
+    from remote import patch_work
+    from remote.session import opened
+
+    with opened(c.config, PROJECT, host, display) as session:
+        return patch_work.listed(session)
+
+
+@_task(help={"name": "a patch set, or a .patch file"})
+def patch_diff(c: Context, display: Display, name: str, host: str = "", json: bool = False) -> Any:
+    """Show what a patch set would change on the host."""
+    from remote import patch_work
+    from remote.session import opened
+
+    with opened(c.config, PROJECT, host, display) as session:
+        return patch_work.show_diff(session, name)
+
+
+@_task(help={"name": "a patch set, or a .patch file"})
+def patch_apply(c: Context, display: Display, name: str, host: str = "", json: bool = False) -> Any:
+    """Apply a patch set on top of those that are applied."""
+    from remote import patch_work
+    from remote.session import opened
+
+    with opened(c.config, PROJECT, host, display) as session:
+        return patch_work.apply(session, name)
 
 
 @_task(help={"command": "run by bash in the host's home folder"})
@@ -311,6 +350,11 @@ def _namespace() -> Collection:
         shell,
         tunnel,
     )
+    patches = Collection("patch")
+    patches.add_task(patch_list, name="list", default=True)
+    patches.add_task(patch_diff, name="diff")
+    patches.add_task(patch_apply, name="apply")
+    top.add_collection(patches)
     embedded = Collection("sandbox")
     for name, each in (
         ("up", sandbox_up),

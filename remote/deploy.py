@@ -9,11 +9,11 @@ import posixpath
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from remote import patching, profile, rendering, server, venv
+from remote import patch_sets, patching, profile, rendering, server, venv
 from remote.clock import Clock
 from remote.config import HostSettings
 from remote.core import environment, flags
@@ -33,6 +33,21 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
+class PatchChoice:
+    """Which patch sets a deploy wants: the profile's, unless the user named some.
+
+    Attributes:
+        named: instead of the profile's.
+        added: on top of those.
+        bare: none of the profile's.
+    """
+
+    named: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+    bare: bool = False
+
+
+@dataclass(frozen=True)
 class Plan:
     """Everything a deploy is going to do, decided before anything is touched.
 
@@ -43,6 +58,7 @@ class Plan:
     run: str
     profile: Profile
     sets: tuple[str, ...]
+    choice: PatchChoice
     settings: HostSettings
     facts: HostFacts
     flags: FlagPlan
@@ -60,10 +76,11 @@ class Plan:
         return {
             "profile": self.profile.name,
             "sets": list(self.sets),
+            "patch_choice": asdict(self.choice),
             "argv": masked(self.flags.argv),
             "decisions": [decision.as_dict() for decision in self.flags.decisions],
             "environment": masked_env(self.environment),
-            "patches": list(self.patches.identity),
+            "patches": list(self.patches.names),
             "fingerprint": self.fingerprint,
             "identity": self.facts.identity,
             "versions": {
@@ -101,6 +118,7 @@ def plan(
     folders: Sequence[Path],
     name: str,
     sets: Sequence[str],
+    choice: PatchChoice,
     clock: Clock,
     tell: Tell,
 ) -> Plan:
@@ -112,7 +130,9 @@ def plan(
         PatchRefused: a patch doesn't fit what is installed.
     """
     chosen = profile.load(name, folders, settings, sets)
-    wanted_sets = [patching.load(patch, folders) for patch in chosen.patches]
+    profile_sets = () if choice.bare or choice.named else chosen.patches
+    wanted_sets = [patch_sets.load(patch, folders) for patch in profile_sets]
+    named_sets = [patch_sets.load(patch, folders) for patch in (*choice.named, *choice.added)]
     tell("reading the host")
     facts = venv.survey(host, settings)
     venv.require_sglang(facts, settings)
@@ -125,8 +145,8 @@ def plan(
         ServerAddress(facts.model_path, settings.bind, settings.port),
         host=settings.name,
     )
-    seen = patching.view(host, settings, facts.site_packages, patching.paths(wanted_sets, facts))
-    patch_plan = patching.plan(wanted_sets, facts, seen)
+    seen = patching.view(host, settings, facts, [*wanted_sets, *named_sets])
+    patch_plan = patching.plan(wanted_sets, named_sets, facts, seen)
     run = new_run_id(name, clock.wall_s())
     fixed = environment.fixed(settings.venv, settings.cuda_home)
     script = rendering.launch_script(
@@ -150,6 +170,7 @@ def plan(
         run=run,
         profile=chosen,
         sets=tuple(sets),
+        choice=choice,
         settings=settings,
         facts=facts,
         flags=flag_plan,
@@ -175,7 +196,7 @@ def _fingerprint(
     flag_plan: FlagPlan, env: dict[str, str], facts: HostFacts, patch_plan: PatchPlan
 ) -> str:
     """Equal for two starts of the same flags, environment, packages and patches."""
-    wanted = [flag_plan.argv, env, facts.identity, patch_plan.identity]
+    wanted = [flag_plan.argv, env, facts.identity, patch_plan.names]
     return hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
 
 
@@ -227,9 +248,7 @@ def carry_out(host: Host, made: Plan, local: LocalRun, clock: Clock, tell: Tell)
     local.write("launch.sh", made.script.encode())
     local.write_json("plan.json", {"run": made.run, "host": settings.name, **made.record()})
     local.write_json("facts.json", made.facts.raw)
-    if made.patches.steps:
-        tell(f"patching {len(made.patches.steps)} files")
-        patching.commit(host, settings, made.patches.steps)
+    apply_patches(host, settings, made.facts, made.patches, made.seen, tell)
     for previous in made.stops:
         tell(f"stopping run {previous.run}")
         server.stop(host, settings, previous, clock, tell)
@@ -263,3 +282,22 @@ def clear_away(
         return None
     tell(f"ending the {len(left.pids)} processes left of it")
     return server.stop(host, settings, left, clock, tell)
+
+
+def apply_patches(
+    host: Host,
+    settings: HostSettings,
+    facts: HostFacts,
+    made: PatchPlan,
+    seen: PatchView,
+    tell: Tell,
+) -> None:
+    """Write what the plan says; the host's lock must be held.
+
+    Raises:
+        PatchRefused: a file is not what the plan was made for; nothing was changed.
+    """
+    if not made.steps:
+        return
+    tell(f"patching {len(made.steps)} files")
+    patching.commit(host, settings, made)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from remote import deploy, patching, server, venv
-from remote.core import flags, host_facts, server_args
+from remote import deploy, patching, server
+from remote.core import flags, server_args
 from remote.core.host_facts import RunState
 from remote.core.log_lines import collapse
 from remote.display import StartWatch, duration, verdict_line
@@ -25,6 +25,7 @@ class DeployOptions:
     """``timeout_s`` None is the profile's own."""
 
     sets: tuple[str, ...] = ()
+    patches: deploy.PatchChoice = field(default_factory=deploy.PatchChoice)
     dry: bool = False
     diff: bool = False
     restart: bool = False
@@ -46,7 +47,14 @@ def deploy_profile(session: Session, name: str, options: DeployOptions) -> dict[
 
     def planned() -> deploy.Plan:
         return deploy.plan(
-            host, settings, session.folders, name, options.sets, session.clock, display.tell
+            host,
+            settings,
+            session.folders,
+            name,
+            options.sets,
+            options.patches,
+            session.clock,
+            display.tell,
         )
 
     if options.dry or options.diff:
@@ -217,127 +225,15 @@ def _check_intent(session: Session, record: Mapping[str, Any], verdict: Verdict)
 def restart(session: Session, timeout_s: float | None) -> dict[str, Any]:
     """Deploy the newest run's profile again, whatever it is doing."""
     found = pick_run(session, None)
+    choice = found.record.get("patch_choice", {})
     options = DeployOptions(
-        sets=tuple(found.record.get("sets", ())), restart=True, timeout_s=timeout_s
+        sets=tuple(found.record.get("sets", ())),
+        patches=deploy.PatchChoice(
+            tuple(choice.get("named", ())),
+            tuple(choice.get("added", ())),
+            bool(choice.get("bare")),
+        ),
+        restart=True,
+        timeout_s=timeout_s,
     )
     return deploy_profile(session, str(found.record["profile"]), options)
-
-
-def stop(session: Session, run: str | None) -> dict[str, Any]:
-    """End every process of a run (or of all that live) and wait for its memory."""
-    host, settings, display = session.host, session.host_settings, session.display
-    with deploy.locked(host, settings, "stop"), display.working("stopping"):
-        if run is not None:
-            found = [server.look(host, settings, run)]
-        else:
-            found = [each for each in venv.survey(host, settings).runs if each.alive]
-        living = [each for each in found if each.alive]
-        done = [server.stop(host, settings, e, session.clock, display.tell) for e in living]
-    for stopped in done:
-        how = " (some had to be killed)" if stopped.killed else ""
-        display.good(
-            f"run {stopped.run} is stopped: {stopped.processes} processes gone after"
-            f" {stopped.waited_s:.1f} s{how}"
-        )
-    if not done:
-        display.say("nothing of this tool is running")
-    return {
-        "stopped": [
-            {"run": each.run, "processes": each.processes, "waited_s": round(each.waited_s, 1)}
-            for each in done
-        ]
-    }
-
-
-def stop_foreign(session: Session, pid: int, confirmed: bool) -> dict[str, Any]:
-    """End a server on the port that this tool did not start.
-
-    Raises:
-        ConfigError: the pid doesn't hold the port, or nobody confirmed.
-    """
-    host, settings, display = session.host, session.host_settings, session.display
-    owner = host_facts.holder(host.call("facts.port_owner", port=settings.port)["owner"])
-    if owner is None or owner.pid != pid:
-        raise ConfigError(
-            f"pid {pid} does not hold port {settings.port}",
-            host=settings.name,
-            evidence=[str(owner)] if owner else [f"nobody listens on port {settings.port}"],
-        )
-    display.say(f"port {settings.port} is held by {owner}")
-    if not confirmed and not display.confirm(f"end pid {pid}?"):
-        raise ConfigError("not confirmed; nothing was ended", hint="--yes ends it without asking")
-    with deploy.locked(host, settings, f"stop --pid {pid}"), display.working("stopping"):
-        server.stop_foreign(host, settings, owner, session.clock, display.tell)
-    display.good(f"pid {pid} is gone")
-    return {"stopped_pid": pid, "command": list(owner.command)}
-
-
-def rollback(session: Session) -> dict[str, Any]:
-    """Every patched file back to its original bytes, proven by hash."""
-    host, settings, display = session.host, session.host_settings, session.display
-    with deploy.locked(host, settings, "rollback-patch"), display.working("rolling back"):
-        undone = patching.recover(host, settings)
-        facts = venv.survey(host, settings)
-        seen = patching.view(host, settings, facts.site_packages)
-        proofs = patching.rollback(host, settings, facts.site_packages, seen)
-    for path in undone:
-        display.warn(f"an interrupted patch was undone: {path}")
-    for proof in proofs:
-        display.good(f"{proof.path} is its original again")
-        display.say(f"  sha256 {proof.sha256 or 'no file'}")
-        if proof.recorded is not None:
-            same = "the same" if proof.recorded == proof.sha256 else f"ANOTHER: {proof.recorded}"
-            display.say(f"  the wheel's RECORD has {same}")
-    if not proofs:
-        display.say("no file is patched")
-    running = facts.current
-    if proofs and running is not None and running.alive:
-        display.warn(f"run {running.run} keeps the patched code in memory until it is restarted")
-    return {"undone": undone, "files": [proof.as_dict() for proof in proofs]}
-
-
-def status(session: Session) -> dict[str, Any]:
-    """The host, its newest run, and what is patched."""
-    host, settings = session.host, session.host_settings
-    facts = venv.survey(host, settings)
-    seen = patching.view(host, settings, facts.site_packages)
-    current = facts.current
-    phase = None
-    if current is not None and current.state == "starting":
-        phase = server.phase_of(host, settings, current.run).value
-    elif current is not None and current.state == "ready":
-        phase = "serving"
-    return {
-        "host": settings.name,
-        "address": str(settings.address),
-        "hostname": facts.hostname,
-        "versions": {name: found["version"] for name, found in facts.distributions.items()},
-        "gpus": [gpu.name for gpu in facts.gpus] or facts.no_gpus_because,
-        "port": settings.port,
-        "port_owner": None if facts.port_owner is None else str(facts.port_owner),
-        "run": None if current is None else run_dict(current, phase),
-        "runs": [run_dict(each, None) for each in facts.runs],
-        "patches": {
-            "applied": list(seen.applied),
-            "interrupted": seen.interrupted,
-            "drifted": [file.path for file in seen.drifted],
-        },
-    }
-
-
-def run_dict(run: RunState, phase: str | None) -> dict[str, Any]:
-    """A run as `status --json` shows it."""
-    return {
-        "run": run.run,
-        "profile": run.record.get("profile"),
-        "state": run.state,
-        "phase": phase,
-        "pid": run.server_pid,
-        "processes": len(run.pids),
-        "uptime_s": None if run.uptime_s is None else round(run.uptime_s, 1),
-        "exit_status": run.exit_status,
-        "outcome": run.outcome,
-        "log_bytes": run.log_bytes,
-        "user": run.record.get("user"),
-        "client": run.record.get("client"),
-    }

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from remote import config, logs, profile
+from remote import config, logs, patching, profile, server, venv
+from remote.core.host_facts import RunState
 from remote.display import Display, duration
 from remote.errors import Unreachable
 from remote.experiment import pick_run
@@ -71,6 +72,53 @@ def profiles(raw: Mapping[str, object], project: Path, display: Display) -> list
     ]
     display.table(("profile", "what it is"), [(r["profile"], r["description"]) for r in rows])
     return rows
+
+
+def status(session: Session) -> dict[str, Any]:
+    """The host, its newest run, and what is patched."""
+    host, settings = session.host, session.host_settings
+    facts = venv.survey(host, settings)
+    seen = patching.view(host, settings, facts)
+    current = facts.current
+    phase = None
+    if current is not None and current.state == "starting":
+        phase = server.phase_of(host, settings, current.run).value
+    elif current is not None and current.state == "ready":
+        phase = "serving"
+    return {
+        "host": settings.name,
+        "address": str(settings.address),
+        "hostname": facts.hostname,
+        "versions": {name: found["version"] for name, found in facts.distributions.items()},
+        "gpus": [gpu.name for gpu in facts.gpus] or facts.no_gpus_because,
+        "port": settings.port,
+        "port_owner": None if facts.port_owner is None else str(facts.port_owner),
+        "run": None if current is None else run_dict(current, phase),
+        "runs": [run_dict(each, None) for each in facts.runs],
+        "patches": {
+            "applied": list(seen.applied),
+            "interrupted": seen.interrupted,
+            "drifted": [file.path for file in seen.drifted],
+        },
+    }
+
+
+def run_dict(run: RunState, phase: str | None) -> dict[str, Any]:
+    """A run as `status --json` shows it."""
+    return {
+        "run": run.run,
+        "profile": run.record.get("profile"),
+        "state": run.state,
+        "phase": phase,
+        "pid": run.server_pid,
+        "processes": len(run.pids),
+        "uptime_s": None if run.uptime_s is None else round(run.uptime_s, 1),
+        "exit_status": run.exit_status,
+        "outcome": run.outcome,
+        "log_bytes": run.log_bytes,
+        "user": run.record.get("user"),
+        "client": run.record.get("client"),
+    }
 
 
 def show_status(display: Display, found: Mapping[str, Any]) -> None:

@@ -1,93 +1,31 @@
-"""FlashInfer patched on the host, with proof by hash, and taken back byte for byte."""
+"""Installed packages patched on a host, with proof by hash, and taken back byte for byte.
+
+What a set is stands in `remote/patch_sets.py`, what to write is decided in `core/patch_plan.py`,
+and `payload/patches.py` writes it; this module carries between them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
-
 from remote.config import HostSettings
-from remote.core import patch_plan, unified_diff
-from remote.core.fields import Fields, Problems
+from remote.core import patch_plan
 from remote.core.host_facts import HostFacts
-from remote.core.nearest import did_you_mean
 from remote.core.patch_plan import Entry, FileEdit, FileState, Found, Step, WantedSet
-from remote.errors import ConfigError, PatchRefused
+from remote.errors import PatchRefused
 from remote.host import Host
-
-
-@dataclass(frozen=True)
-class PatchSet:
-    """A folder under `templates/patches/<package>/<name>/`, as its manifest says.
-
-    ``diffs`` change installed files; their paths are relative to site-packages.
-    """
-
-    name: str
-    summary: str
-    why: str
-    outcome: str
-    distribution: str
-    versions: str
-    upstream: str
-    diffs: tuple[unified_diff.FileDiff, ...]
-
-    def fits(self, version: str | None) -> str | None:
-        """Why the set does not fit an installed version; None where it does."""
-        if version is None:
-            return f"{self.distribution} is not installed"
-        try:
-            if Version(version) in SpecifierSet(self.versions, prereleases=True):
-                return None
-        except InvalidVersion:
-            return f"{self.distribution} has a version that can't be compared: {version}"
-        return f"made for {self.distribution} {self.versions}, installed is {version}"
-
-
-@dataclass(frozen=True)
-class SetState:
-    """One set on one host: does it fit, and how its files were found."""
-
-    patch: PatchSet
-    version: str | None
-    unfit_because: str | None
-    files: Mapping[str, FileState]
-
-    @property
-    def state(self) -> str:
-        """The set's state in a word or two: the worst of its files'."""
-        if self.unfit_because is not None:
-            return "does not fit"
-        for state in (
-            FileState.HALF_APPLIED,
-            FileState.ALTERED,
-            FileState.MISSING,
-            FileState.UNEXPECTED,
-        ):
-            if state in self.files.values():
-                return str(state.value)
-        return "applied" if FileState.PATCHED in self.files.values() else "not applied"
+from remote.patch_sets import PatchSet
 
 
 @dataclass(frozen=True)
 class PatchView:
-    """The patches of a host as they are now."""
+    """The patches of a host as they are now; ``applied`` in the order in which they stack."""
 
     found: Mapping[str, Found]
+    applied: tuple[str, ...]
     interrupted: bool
-
-    @property
-    def applied(self) -> tuple[str, ...]:
-        """The sets in effect, in the order in which they stack."""
-        names: dict[str, None] = {}
-        for file in self.found.values():
-            if file.entry is not None and file.sha256 == file.entry.current:
-                names.update(dict.fromkeys(file.entry.sets))
-        return tuple(names)
 
     @property
     def drifted(self) -> tuple[Found, ...]:
@@ -100,16 +38,43 @@ class PatchView:
 
 
 @dataclass(frozen=True)
+class SetState:
+    """One set on one host: does it fit, and how its files were found."""
+
+    patch: PatchSet
+    version: str | None
+    unfit: str | None
+    files: Mapping[str, FileState]
+
+    @property
+    def state(self) -> str:
+        """The set's state in a word or two: the worst of its files'."""
+        found = set(self.files.values())
+        for bad in (FileState.HALF_APPLIED, FileState.ALTERED, FileState.UNEXPECTED):
+            if bad in found:
+                return str(bad.value)
+        if found == {FileState.PATCHED}:
+            return "applied"
+        if FileState.PATCHED in found:
+            return str(FileState.HALF_APPLIED.value)
+        if self.unfit is not None:
+            return "does not fit"
+        return str(FileState.MISSING.value) if FileState.MISSING in found else "not applied"
+
+
+@dataclass(frozen=True)
 class PatchPlan:
-    """What a deploy is going to do to installed files."""
+    """What is going to be done to installed files.
+
+    ``left_out`` are sets that don't belong on this host, each with the reason.
+    """
 
     sets: tuple[PatchSet, ...]
     left_out: tuple[tuple[str, str], ...]
     steps: tuple[Step, ...]
 
     @property
-    def identity(self) -> tuple[str, ...]:
-        """What distinguishes one patched state from another: the sets' names and contents."""
+    def names(self) -> tuple[str, ...]:
         return tuple(patch.name for patch in self.sets)
 
 
@@ -127,6 +92,7 @@ class Proof:
         return self.sha256 == self.original
 
     def as_dict(self) -> dict[str, Any]:
+        """The shape printed with ``--json``."""
         return {
             "path": self.path,
             "sha256": self.sha256,
@@ -136,95 +102,22 @@ class Proof:
         }
 
 
-def names(folders: Sequence[Path]) -> list[str]:
-    """The patch sets there are, ``package/name``."""
-    found = {
-        f"{manifest.parent.parent.name}/{manifest.parent.name}"
-        for folder in folders
-        for manifest in (folder / "patches").glob("*/*/manifest.yaml")
-    }
-    return sorted(found)
-
-
-def load(name: str, folders: Sequence[Path]) -> PatchSet:
-    """Read a set; ``name`` is ``package/name``, or the name alone where it is unambiguous.
-
-    Raises:
-        ConfigError: no such set, or its manifest or diff is wrong.
-    """
-    known = names(folders)
-    fitting = [full for full in known if name in (full, full.partition("/")[2])]
-    if len(fitting) != 1:
-        raise ConfigError(
-            f"{'several patch sets are' if fitting else 'no patch set is'} called"
-            f" {name!r}{'' if fitting else did_you_mean(name, known)}",
-            evidence=known,
-            hint="inv patch lists them",
-        )
-    for folder in folders:
-        home = folder / "patches" / fitting[0]
-        if (home / "manifest.yaml").exists():
-            return _read(fitting[0], home)
-    raise AssertionError(fitting)
-
-
-def _read(name: str, home: Path) -> PatchSet:
-    import yaml
-
-    path = home / "manifest.yaml"
-    problems = Problems()
-    try:
-        raw = yaml.safe_load(path.read_text("utf-8"))
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is no YAML", evidence=str(error).splitlines()) from error
-    fields = Fields("", raw, problems)
-    diffs: list[unified_diff.FileDiff] = []
-    edits = fields.value("edits")
-    for number, edit in enumerate(edits if isinstance(edits, list) else []):
-        entry = Fields(f"edits[{number}]", edit, problems)
-        file = home / entry.text("diff")
-        entry.refuse_unknown()
-        if file.is_file():
-            diffs += unified_diff.parse(file.read_bytes(), str(file))
-        else:
-            problems.add(f"edits[{number}].diff", f"no such file: {file}")
-    delivery = fields.text("delivery")
-    if delivery != "edit":
-        problems.add("delivery", f"wanted edit, found {delivery!r}")
-    patch = PatchSet(
-        name=name,
-        summary=fields.text("summary"),
-        why=fields.text("why", ""),
-        outcome=fields.text("outcome", ""),
-        distribution=fields.text("distribution"),
-        versions=fields.text("versions"),
-        upstream=fields.text("upstream", ""),
-        diffs=tuple(diffs),
-    )
-    try:
-        SpecifierSet(patch.versions)
-    except InvalidSpecifier:
-        problems.add("versions", f"wanted a range as '>=0.6.1,<=0.6.3', found {patch.versions!r}")
-    fields.refuse_unknown()
-    problems.raise_any(str(path))
-    return patch
-
-
-def resolved(patch: PatchSet, site_packages: str) -> WantedSet:
-    """The set with its paths on one host."""
-    edits = tuple(FileEdit(f"{site_packages}/{diff.path}", diff=diff) for diff in patch.diffs)
-    return WantedSet(patch.name, edits)
-
-
 def view(
-    host: Host, settings: HostSettings, site_packages: str | None, paths: Sequence[str] = ()
+    host: Host,
+    settings: HostSettings,
+    facts: HostFacts,
+    sets: Sequence[PatchSet] = (),
+    paths: Sequence[str] = (),
 ) -> PatchView:
-    """The journal's files and ``paths`` as they are now, with what a plan starts from."""
+    """The journal's files, the sets' own and ``paths`` as they are now, and what a plan starts
+    from.
+    """
+    of_sets = [path for patch in sets for places in _places(patch, facts) for path in places]
     piece = host.fetch(
         "patches.look",
         state=settings.state,
-        paths=list(paths),
-        site=site_packages,
+        paths=[*of_sets, *paths],
+        site=facts.site_packages,
         contents=True,
     )
     journal, pending = piece.body["journal"], piece.body["pending"]
@@ -241,58 +134,98 @@ def view(
         found[path] = Found(
             path, row["sha256"], row["recorded"], entry, base, in_transaction=path in touched
         )
-    return PatchView(found, pending is not None)
+    return PatchView(found, tuple(piece.body["applied"]), pending is not None)
+
+
+def _places(patch: PatchSet, facts: HostFacts) -> list[list[str]]:
+    """For each of the set's files, where it may lie: site-packages, then editable sources.
+
+    A diff made in a checkout may begin at its root or at the folder that is installed from it.
+    """
+    site = facts.site_packages
+    if site is None:
+        return []
+    roots = [site]
+    for found in facts.distributions.values():
+        source = found.get("editable")
+        if source:
+            roots += [str(source), str(source).rpartition("/")[0]]
+    edited = [[f"{root}/{diff.path}" for root in roots] for diff in patch.diffs]
+    return edited + [[f"{site}/{name}"] for name in patch.files]
+
+
+def resolved(patch: PatchSet, facts: HostFacts, seen: PatchView) -> WantedSet:
+    """The set with its paths on one host: of the places where a file may lie, where it does."""
+    edits = []
+    for places, diff in zip(_places(patch, facts), patch.diffs, strict=False):
+        there = [path for path in places if seen.found[path].sha256 is not None]
+        edits.append(FileEdit((there or places)[0], diff=diff))
+    for name, content in patch.files.items():
+        edits.append(FileEdit(f"{facts.site_packages}/{name}", content=content))
+    return WantedSet(patch.name, tuple(edits))
 
 
 def states(sets: Sequence[PatchSet], facts: HostFacts, seen: PatchView) -> tuple[SetState, ...]:
     """Each set × what is on the host; ``seen`` must cover the sets' files."""
     rows = []
     for patch in sets:
-        version = facts.version(patch.distribution)
+        version = facts.version(patch.distribution) if patch.distribution else None
         files = {}
-        unfit = patch.fits(version)
-        if unfit is None and facts.site_packages:
-            for edit in resolved(patch, facts.site_packages).edits:
-                file = seen.found[edit.path]
-                state = patch_plan.state(file, edit.known)
-                ours = file.entry is not None and patch.name in file.entry.sets
-                # Patched by another set: for this one the file is as good as original.
-                if state is FileState.PATCHED and not ours:
-                    state = FileState.ORIGINAL
-                files[edit.path] = state
-        rows.append(SetState(patch, version, unfit, files))
+        for edit in resolved(patch, facts, seen).edits:
+            file = seen.found[edit.path]
+            ours = file.entry is not None and patch.name in file.entry.sets
+            state = patch_plan.state(file, edit.known)
+            # Patched by another set only: for this one the file is as good as original.
+            if state is FileState.PATCHED and not ours:
+                state = FileState.ORIGINAL
+            # A file of the set's own is not missing: it isn't there yet.
+            if state is FileState.MISSING and edit.content is not None and not ours:
+                state = FileState.ORIGINAL
+            files[edit.path] = state
+        rows.append(SetState(patch, version, patch.unfit(version), files))
     return tuple(rows)
 
 
-def paths(sets: Sequence[PatchSet], facts: HostFacts) -> list[str]:
-    """The files on the host that the sets need."""
-    if facts.site_packages is None:
-        return []
-    return [
-        edit.path
-        for patch in sets
-        if patch.fits(facts.version(patch.distribution)) is None
-        for edit in resolved(patch, facts.site_packages).edits
-    ]
+def plan(
+    by_profile: Sequence[PatchSet],
+    named: Sequence[PatchSet],
+    facts: HostFacts,
+    seen: PatchView,
+    *,
+    over_edits: bool = False,
+) -> PatchPlan:
+    """What brings the host to exactly these sets, in this order.
 
-
-def plan(sets: Sequence[PatchSet], facts: HostFacts, seen: PatchView) -> PatchPlan:
-    """What brings the host to exactly these sets, in this order; unfit ones are left out.
+    Args:
+        by_profile: wanted by a profile: those that don't belong on this host are left out.
+        named: wanted by the user: applied wherever their files are what they know.
+        over_edits: see `core.patch_plan.plan`.
 
     Raises:
         PatchRefused: a file isn't what a set was made for, or somebody changed it.
     """
-    fitting: list[PatchSet] = []
+    chosen: list[PatchSet] = []
     left_out = []
-    for patch in sets:
-        reason = patch.fits(facts.version(patch.distribution))
+    for patch in by_profile:
+        reason = _unfit(patch, facts) or patch.unwanted(facts.version("sglang"))
         if reason is None:
-            fitting.append(patch)
+            chosen.append(patch)
         else:
             left_out.append((patch.name, reason))
-    site = facts.site_packages or ""
-    steps = patch_plan.plan([resolved(patch, site) for patch in fitting], seen.found)
-    return PatchPlan(tuple(fitting), tuple(left_out), steps)
+    for patch in named:
+        unfit = _unfit(patch, facts)
+        # A hook has no pre-image that could tell a version it doesn't know.
+        if unfit is not None and patch.delivery == "hook":
+            raise PatchRefused(f"{patch.name}: {unfit}", hint="inv patch lists what fits")
+        if patch.name not in {each.name for each in chosen}:
+            chosen.append(patch)
+    wanted = [resolved(patch, facts, seen) for patch in chosen]
+    steps = patch_plan.plan(wanted, seen.found, over_edits=over_edits)
+    return PatchPlan(tuple(chosen), tuple(left_out), steps)
+
+
+def _unfit(patch: PatchSet, facts: HostFacts) -> str | None:
+    return patch.unfit(facts.version(patch.distribution) if patch.distribution else None)
 
 
 def recover(host: Host, settings: HostSettings) -> list[str]:
@@ -300,19 +233,31 @@ def recover(host: Host, settings: HostSettings) -> list[str]:
     return list(host.call("patches.recover", state=settings.state)["undone"])
 
 
-def commit(host: Host, settings: HostSettings, steps: Sequence[Step]) -> None:
-    """Make the planned writes, all or none, and check every file's hash afterwards.
+def commit(host: Host, settings: HostSettings, made: PatchPlan) -> None:
+    """Make the planned writes, all or none, every file's hash checked afterwards.
 
     Raises:
         PatchRefused: a file changed since the plan was made; nothing was touched.
     """
-    if not steps:
-        return
+    _commit(host, settings, made.steps, made.names)
+
+
+def undo(host: Host, settings: HostSettings, made: PatchPlan, seen: PatchView) -> None:
+    """Put back what stood there before the plan was carried out, other patches included."""
+    back = []
+    for step in made.steps:
+        entry = seen.found[step.path].entry
+        sets = entry.sets if entry else ()
+        back.append(Step(step.path, step.after, step.before, step.original, None, sets))
+    _commit(host, settings, back, seen.applied)
+
+
+def _commit(host: Host, settings: HostSettings, steps: Sequence[Step], sets: Sequence[str]) -> None:
     wire = []
     data = b""
     for step in steps:
-        # The host has the original's bytes: they needn't travel.
-        saved = step.after is not None and step.after == step.original
+        # What stood there once is kept on the host: it needn't travel.
+        saved = step.content is None or step.after == step.original
         content = b"" if saved or step.content is None else step.content
         wire.append(
             {
@@ -325,25 +270,25 @@ def commit(host: Host, settings: HostSettings, steps: Sequence[Step]) -> None:
             }
         )
         data += content
-    host.call("patches.commit", data=data, state=settings.state, steps=wire)
+    if wire:
+        host.call("patches.commit", data=data, state=settings.state, steps=wire, sets=list(sets))
 
 
-def rollback(
-    host: Host, settings: HostSettings, site_packages: str | None, seen: PatchView
+def take_back(
+    host: Host, settings: HostSettings, facts: HostFacts, made: PatchPlan
 ) -> tuple[Proof, ...]:
-    """Every patched file back to its original bytes, and the proof read from the host again.
+    """Carry out a plan with fewer sets, and prove each file that went back by reading it again.
 
     Raises:
-        PatchRefused: a file was changed by somebody else, or is not its original afterwards.
+        PatchRefused: a file is not its original afterwards.
     """
-    steps = patch_plan.plan([], seen.found)
-    commit(host, settings, steps)
-    changed = [step.path for step in steps]
-    after = view(host, settings, site_packages, changed)
-    proofs = []
-    for step in steps:
-        now = after.found[step.path]
-        proofs.append(Proof(step.path, now.sha256, step.original, now.recorded))
+    commit(host, settings, made)
+    back = [step for step in made.steps if step.after == step.original]
+    after = view(host, settings, facts, paths=[step.path for step in back])
+    proofs = tuple(
+        Proof(s.path, after.found[s.path].sha256, s.original, after.found[s.path].recorded)
+        for s in back
+    )
     wrong = [proof for proof in proofs if not proof.holds]
     if wrong:
         raise PatchRefused(
@@ -352,4 +297,4 @@ def rollback(
             evidence=[f"{p.path}: {p.sha256}, original {p.original}" for p in wrong],
             hint="reinstall the package with pip",
         )
-    return tuple(proofs)
+    return proofs

@@ -39,10 +39,10 @@ def show_plan(display: Display, made: Plan) -> None:
     )
     for patch in made.patches.sets:
         files = [step for step in made.patches.steps if patch.name in step.sets]
-        state = f"{len(files)} file to change" if files else "applied already"
+        state = f"{len(files)} files to write" if files else "applied already"
         display.say(f"patch {patch.name}: {patch.summary} ({state})")
-        if patch.outcome:
-            display.say(f"  known outcome: {patch.outcome}")
+        if patch.verdict == "fails":
+            display.warn(f"{patch.name} is known to fail: {patch.outcome.strip()}")
     for step in made.patches.steps:
         if not step.sets:
             display.say(f"unpatch {step.path}: back to its original")

@@ -129,11 +129,17 @@ def state(found: Found, known: frozenset[str] = frozenset()) -> FileState:
     return FileState.MISSING if found.sha256 is None else FileState.ALTERED
 
 
-def plan(wanted: Sequence[WantedSet], found: Mapping[str, Found]) -> tuple[Step, ...]:
+def plan(
+    wanted: Sequence[WantedSet], found: Mapping[str, Found], *, over_edits: bool = False
+) -> tuple[Step, ...]:
     """The writes that bring every file to what the wanted sets make of its original.
 
     Sets stack in their order. Files that the journal knows and no wanted set touches go back to
     their originals. Nothing to do gives no steps.
+
+    Args:
+        over_edits: a patched file that was edited by hand afterwards may be written over; the
+            host keeps what stood there.
 
     Raises:
         PatchRefused: a file was altered by somebody else, isn't a version that the set knows, or
@@ -144,13 +150,16 @@ def plan(wanted: Sequence[WantedSet], found: Mapping[str, Found]) -> tuple[Step,
     for patch in wanted:
         for edit in patch.edits:
             file = found[edit.path]
+            if not over_edits:
+                _refuse_altered(file)
             _refuse_foreign(file, edit, patch.name)
             base = targets.get(edit.path, file.base)
             targets[edit.path] = _edited(base, edit)
             sets[edit.path] = (*sets.get(edit.path, ()), patch.name)
     for path, file in found.items():
         if file.entry is not None and path not in targets:
-            _refuse_altered(file)
+            if not over_edits:
+                _refuse_altered(file)
             targets[path] = file.base if file.original is not None else None
     steps = []
     for path, content in targets.items():
@@ -169,7 +178,6 @@ def _edited(base: bytes | None, edit: FileEdit) -> bytes | None:
 
 
 def _refuse_foreign(file: Found, edit: FileEdit, name: str) -> None:
-    _refuse_altered(file)
     if edit.content is not None:
         if file.entry is None and file.sha256 not in (None, sha256(edit.content)):
             raise PatchRefused(
@@ -215,6 +223,6 @@ def _refuse_altered(file: Found) -> None:
                 f"patched  sha256 {entry.current}",
                 f"found    sha256 {file.sha256 or 'no file'}",
             ],
-            hint="somebody edited it, and this tool won't overwrite that: inv patch.author keeps the"
-            " edit as a patch set; reinstalling the package with pip drops it",
+            hint="somebody edited it, and this tool won't overwrite that: inv patch.author keeps"
+            " the edit as a patch set; reinstalling the package with pip drops it",
         )

@@ -46,7 +46,7 @@ def journal(state: str) -> Entries:
 
 def _journal(state: str) -> dict[str, Any]:
     path = os.path.join(files.expand(state), "patches", "journal.json")
-    return _load(path) or {"transaction": None, "files": {}}
+    return _load(path) or {"transaction": None, "sets": [], "files": {}}
 
 
 def pending(state: str) -> dict[str, Any] | None:
@@ -84,18 +84,21 @@ def look(
         if now:
             row.update(mode=now.mode, uid=now.uid, gid=now.gid)
         if contents:
-            base = _base(state, known.get(path), now)
+            base = _base(state, known.get(path), now, by_wheel.get(path))
             row["base_sha256"] = files.sha256(base) if base is not None else None
             row["base_bytes"] = len(base) if base is not None else None
             data.append(base or b"")
         rows[path] = row
-    return {"journal": known, "pending": interrupted, "files": rows}, b"".join(data)
+    applied = _journal(state)["sets"]
+    found = {"journal": known, "applied": applied, "pending": interrupted, "files": rows}
+    return found, b"".join(data)
 
 
-def _base(state: str, entry: dict[str, Any] | None, now: files.Found | None) -> bytes | None:
-    if entry is None or (
-        now is not None and now.sha256 not in (entry["current"], entry["original"])
-    ):
+def _base(
+    state: str, entry: dict[str, Any] | None, now: files.Found | None, by_wheel: str | None
+) -> bytes | None:
+    reinstalled = now is not None and now.sha256 == by_wheel
+    if entry is None or reinstalled:
         return now.content if now else None
     return None if entry["original"] is None else _original(state, entry["original"])
 
@@ -113,13 +116,14 @@ def _original(state: str, sha256: str) -> bytes:
     return found.content
 
 
-def commit(state: str, steps: list[dict[str, Any]], data: bytes) -> dict[str, Any]:
+def commit(state: str, steps: list[dict[str, Any]], sets: list[str], data: bytes) -> dict[str, Any]:
     """Make all changes or none.
 
     Args:
         steps: each ``{path, before, after, original, bytes, sets}``: hashes before, after, and
             without this tool (None: no such file), the length of the new content in ``data``
             (None: a saved original is meant), and the patch sets it comes from.
+        sets: all sets that are applied afterwards, in the order in which they stack.
 
     Raises:
         Refused: PatchRefused; a file isn't what the plan was made for. Nothing was changed.
@@ -155,7 +159,7 @@ def commit(state: str, steps: list[dict[str, Any]], data: bytes) -> dict[str, An
             _put(entry["path"], content, entry)
             now = files.read(entry["path"])
             _expect(entry["path"], entry["after"], now.sha256 if now else None)
-        files.write(os.path.join(home, "journal.json"), _written(known, plan, transaction))
+        files.write(os.path.join(home, "journal.json"), _written(known, plan, sets, transaction))
     except BaseException as first:
         try:
             recover(state)
@@ -251,7 +255,9 @@ def _drop_bytecode(path: str) -> None:
             os.unlink(stale)
 
 
-def _written(known: Entries, plan: list[dict[str, Any]], transaction: str) -> bytes:
+def _written(
+    known: Entries, plan: list[dict[str, Any]], sets: list[str], transaction: str
+) -> bytes:
     after = dict(known)
     for step in plan:
         if step["after"] == step["original"]:
@@ -263,7 +269,7 @@ def _written(known: Entries, plan: list[dict[str, Any]], transaction: str) -> by
                 "sets": step["sets"],
                 **{key: step[key] for key in ("mode", "uid", "gid") if key in step},
             }
-    return json.dumps({"transaction": transaction, "files": after}, indent=1).encode()
+    return json.dumps({"transaction": transaction, "sets": sets, "files": after}, indent=1).encode()
 
 
 def recorded(site: str, paths: list[str]) -> dict[str, str]:

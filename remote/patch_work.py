@@ -1,0 +1,188 @@
+"""The patch tasks: list, diff, apply, verify, roll back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from remote import deploy, patch_sets, patching, venv
+from remote.core.host_facts import HostFacts
+from remote.core.patch_plan import Found
+from remote.core.unified_diff import between
+from remote.errors import ConfigError, PatchRefused
+from remote.patch_sets import PatchSet
+from remote.patching import PatchView
+from remote.session import Session
+
+
+def listed(session: Session) -> list[dict[str, Any]]:
+    """Every set × its state on the host."""
+    sets = [patch_sets.load(name, session.folders) for name in patch_sets.names(session.folders)]
+    facts, seen = _look(session, sets)
+    rows = [
+        {
+            "patch": found.patch.name,
+            "state": found.state,
+            "delivery": found.patch.delivery,
+            "step": found.patch.step,
+            "verdict": found.patch.verdict,
+            "for": f"{found.patch.distribution} {found.patch.versions}",
+            "installed": found.version,
+            "why_not": found.unfit or found.patch.unwanted(facts.version("sglang")),
+            "summary": found.patch.summary,
+            "files": {path: state.value for path, state in found.files.items()},
+        }
+        for found in patching.states(sets, facts, seen)
+    ]
+    known = {row["patch"] for row in rows}
+    rows += [
+        {"patch": name, "state": "applied", "delivery": "edit", "summary": "not known here"}
+        for name in seen.applied
+        if name not in known
+    ]
+    session.display.table(
+        ("patch", "state", "delivery", "known to", "what it does"),
+        [
+            (r["patch"], r["state"], r["delivery"], r.get("verdict"), r["summary"])
+            for r in sorted(rows, key=lambda row: (str(row.get("step")), row["patch"]))
+        ],
+    )
+    _warn_of_drift(session, seen)
+    return rows
+
+
+def show_diff(session: Session, name: str) -> dict[str, Any]:
+    """What applying a set would change, file by file; nothing is changed."""
+    patch = patch_sets.load(name, session.folders)
+    facts, seen = _look(session, [patch])
+    made = patching.plan([], [patch], facts, seen)
+    texts = {}
+    for edit in patching.resolved(patch, facts, seen).edits:
+        steps = [step for step in made.steps if step.path == edit.path]
+        base = seen.found[edit.path].base
+        after = steps[0].content if steps else base
+        texts[edit.path] = between(base or b"", after or b"", edit.path[1:])
+        session.display.diff(texts[edit.path] or f"# {edit.path} is patched already\n")
+    return {"patch": patch.name, "diffs": texts}
+
+
+def apply(session: Session, name: str) -> dict[str, Any]:
+    """Apply one set on top of those that are applied."""
+    host, settings = session.host, session.host_settings
+    patch = patch_sets.load(name, session.folders)
+    with (
+        deploy.locked(host, settings, f"patch.apply {name}"),
+        session.display.working(f"applying {patch.name}"),
+    ):
+        _recover(session)
+        facts, seen = _look(session, [])
+        others = _definitions(session, [each for each in seen.applied if each != patch.name])
+        sets = [*others, patch]
+        seen = patching.view(host, settings, facts, sets)
+        made = patching.plan([], sets, facts, seen)
+        warn_of_outcome(session, patch)
+        deploy.apply_patches(session.host, settings, facts, made, seen, session.display.tell)
+    changed = [step.path for step in made.steps]
+    for path in changed:
+        session.display.good(f"patched {path}")
+    if not changed:
+        session.display.say(f"{patch.name} is applied already")
+    return {"patch": patch.name, "changed": changed}
+
+
+def rollback(session: Session, name: str | None) -> dict[str, Any]:
+    """Take back one set, or all: every file that no set needs is its original again, by hash."""
+    host, settings, display = session.host, session.host_settings, session.display
+    with deploy.locked(host, settings, "rollback-patch"), display.working("rolling back"):
+        undone = _recover(session)
+        facts, seen = _look(session, [])
+        remaining = _remaining(session, seen, name)
+        seen = patching.view(host, settings, facts, remaining)
+        made = patching.plan([], remaining, facts, seen, over_edits=True)
+        for file in seen.drifted:
+            _say_what_becomes_of(session, file)
+        proofs = patching.take_back(host, settings, facts, made)
+    for proof in proofs:
+        if proof.original is None:
+            display.good(f"{proof.path} is gone again")
+            continue
+        display.good(f"{proof.path} is its original again")
+        display.say(f"  sha256 {proof.sha256}")
+        if proof.recorded is not None:
+            same = "the same" if proof.recorded == proof.sha256 else f"ANOTHER: {proof.recorded}"
+            display.say(f"  the wheel's RECORD has {same}")
+    if not made.steps:
+        display.say("no file is patched")
+    running = facts.current
+    if made.steps and running is not None and running.alive:
+        display.warn(f"run {running.run} keeps the patched code in memory until it is restarted")
+    return {
+        "undone": undone,
+        "remaining": list(made.names),
+        "files": [proof.as_dict() for proof in proofs],
+    }
+
+
+def _say_what_becomes_of(session: Session, file: Found) -> None:
+    if file.reinstalled:
+        session.display.warn(
+            f"{file.path} was reinstalled since: it is the package's own file, and stays"
+        )
+    elif file.sha256 is not None and file.sha256 != file.original:
+        session.display.warn(
+            f"{file.path} was edited since; the edited version is kept on the host as"
+            f" {session.host_settings.state}/patches/originals/{file.sha256}"
+        )
+
+
+def warn_of_outcome(session: Session, patch: PatchSet) -> None:
+    """Say what is known of a set that is known to fail."""
+    if patch.verdict == "fails":
+        session.display.warn(f"{patch.name} is known to fail: {patch.outcome.strip()}")
+
+
+def _remaining(session: Session, seen: PatchView, name: str | None) -> list[PatchSet]:
+    if name is None:
+        return []
+    fitting = [each for each in seen.applied if name in (each, each.partition("/")[2])]
+    if len(fitting) != 1:
+        raise ConfigError(
+            f"{name!r} is not applied",
+            host=session.host_settings.name,
+            evidence=list(seen.applied) or ["no patch is applied"],
+        )
+    return _definitions(session, [each for each in seen.applied if each != fitting[0]])
+
+
+def _definitions(session: Session, names: Sequence[str]) -> list[PatchSet]:
+    """The applied sets as they are known here."""
+    known = patch_sets.names(session.folders)
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise PatchRefused(
+            f"{missing[0]} is applied and its definition is not known here",
+            host=session.host_settings.name,
+            evidence=missing,
+            hint="inv rollback-patch takes all of them back; a diff of your own is named anew with"
+            " --patch ./FILE",
+        )
+    return [patch_sets.load(name, session.folders) for name in names]
+
+
+def _recover(session: Session) -> list[str]:
+    undone = patching.recover(session.host, session.host_settings)
+    for path in undone:
+        session.display.warn(f"an interrupted patch was undone: {path}")
+    return undone
+
+
+def _look(session: Session, sets: Sequence[PatchSet]) -> tuple[HostFacts, PatchView]:
+    facts = venv.survey(session.host, session.host_settings)
+    return facts, patching.view(session.host, session.host_settings, facts, sets)
+
+
+def _warn_of_drift(session: Session, seen: PatchView) -> None:
+    for file in seen.drifted:
+        session.display.warn(
+            f"{file.path} is no longer what this tool left there (reinstalled or edited)"
+        )

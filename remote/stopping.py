@@ -1,0 +1,59 @@
+"""Ending servers: what this tool started, or one that somebody else did, named and confirmed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from remote import deploy, server, venv
+from remote.core import host_facts
+from remote.errors import ConfigError
+from remote.session import Session
+
+
+def stop(session: Session, run: str | None) -> dict[str, Any]:
+    """End every process of a run (or of all that live) and wait for its memory."""
+    host, settings, display = session.host, session.host_settings, session.display
+    with deploy.locked(host, settings, "stop"), display.working("stopping"):
+        if run is not None:
+            found = [server.look(host, settings, run)]
+        else:
+            found = [each for each in venv.survey(host, settings).runs if each.alive]
+        living = [each for each in found if each.alive]
+        done = [server.stop(host, settings, e, session.clock, display.tell) for e in living]
+    for stopped in done:
+        how = " (some had to be killed)" if stopped.killed else ""
+        display.good(
+            f"run {stopped.run} is stopped: {stopped.processes} processes gone after"
+            f" {stopped.waited_s:.1f} s{how}"
+        )
+    if not done:
+        display.say("nothing of this tool is running")
+    return {
+        "stopped": [
+            {"run": each.run, "processes": each.processes, "waited_s": round(each.waited_s, 1)}
+            for each in done
+        ]
+    }
+
+
+def stop_foreign(session: Session, pid: int, confirmed: bool) -> dict[str, Any]:
+    """End a server on the port that this tool did not start.
+
+    Raises:
+        ConfigError: the pid doesn't hold the port, or nobody confirmed.
+    """
+    host, settings, display = session.host, session.host_settings, session.display
+    owner = host_facts.holder(host.call("facts.port_owner", port=settings.port)["owner"])
+    if owner is None or owner.pid != pid:
+        raise ConfigError(
+            f"pid {pid} does not hold port {settings.port}",
+            host=settings.name,
+            evidence=[str(owner)] if owner else [f"nobody listens on port {settings.port}"],
+        )
+    display.say(f"port {settings.port} is held by {owner}")
+    if not confirmed and not display.confirm(f"end pid {pid}?"):
+        raise ConfigError("not confirmed; nothing was ended", hint="--yes ends it without asking")
+    with deploy.locked(host, settings, f"stop --pid {pid}"), display.working("stopping"):
+        server.stop_foreign(host, settings, owner, session.clock, display.tell)
+    display.good(f"pid {pid} is gone")
+    return {"stopped_pid": pid, "command": list(owner.command)}
