@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from remote.errors import ConfigError, PatchRefused
 
 _HUNK = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
-_NO_NEWLINE = b"\\ No newline at end of file"
+_NO_NEWLINE = b"\\ "  # what follows depends on the language of the diff that printed it
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def parse(text: bytes, source: str) -> list[FileDiff]:
     Raises:
         ConfigError: no hunk in it, or a hunk shorter or longer than it says.
     """
-    lines = text.splitlines(keepends=True)
+    lines = _lines(text)
     files: list[FileDiff] = []
     position = 0
     while position < len(lines):
@@ -105,9 +105,27 @@ def _hunk(
         if position < len(lines) and lines[position].startswith(_NO_NEWLINE):
             for side, holds in ((old, kind in b" -"), (new, kind in b" +")):
                 if holds and side:
-                    side[-1] = side[-1].rstrip(b"\r\n")
+                    side[-1] = side[-1].removesuffix(b"\n")
             position += 1
+    _refuse_more(lines, position, head, source)
     return Hunk(int(head[1]), tuple(old), tuple(new)), position
+
+
+def _refuse_more(lines: Sequence[bytes], position: int, head: re.Match[bytes], source: str) -> None:
+    """Refuse lines of a hunk behind its end; the next header and a mail's signature are none."""
+    line, following = (*lines[position : position + 2], b"", b"")[:2]
+    header = line.startswith(b"--- ") and following.startswith(b"+++ ")
+    if line.startswith((b" ", b"+", b"-")) and not header and line.rstrip() != b"--":
+        raise ConfigError(
+            f"{source}:{position + 1}: the hunk {head[0].decode()} goes on behind its end",
+            evidence=[line.decode(errors="replace").rstrip()],
+        )
+
+
+def _lines(content: bytes) -> list[bytes]:
+    """Lines with their ends; only a newline ends one, not a lone carriage return."""
+    *whole, rest = content.split(b"\n")
+    return [line + b"\n" for line in whole] + ([rest] if rest else [])
 
 
 def apply(content: bytes, diff: FileDiff) -> bytes:
@@ -117,7 +135,9 @@ def apply(content: bytes, diff: FileDiff) -> bytes:
         PatchRefused: a hunk's lines aren't there, or more than once; with the lines it wanted and
             the lines it found.
     """
-    lines = content.splitlines(keepends=True)
+    if diff.creates and content:
+        raise PatchRefused(f"the patch makes {diff.path}, which is there already")
+    lines = _lines(content)
     result: list[bytes] = []
     position = 0
     for number, hunk in enumerate(diff.hunks, 1):
@@ -125,20 +145,33 @@ def apply(content: bytes, diff: FileDiff) -> bytes:
         result += lines[position:at]
         result += hunk.new
         position = at + len(hunk.old)
-    return b"".join([*result, *lines[position:]])
+    result += lines[position:]
+    if diff.removes and result:
+        raise PatchRefused(
+            f"the patch removes {diff.path}, which holds more than it names",
+            evidence=_shown(result[:5]),
+        )
+    return b"".join(result)
 
 
 def _place(lines: list[bytes], hunk: Hunk, after: int, path: str, number: int) -> int:
     old, size = list(hunk.old), len(hunk.old)
+
+    def stands(at: int) -> bool:
+        # Lines without their newline, theirs or ours, can only be the file's last.
+        open_end = bool(hunk.new) and not hunk.new[-1].endswith(b"\n") and at + size < len(lines)
+        glued = 0 < at <= len(lines) and not lines[at - 1].endswith(b"\n") and bool(hunk.new)
+        return at <= len(lines) and lines[at : at + size] == old and not open_end and not glued
+
     # A hunk without old lines stands after the line that it names, otherwise at that line.
     said = hunk.start - 1 if old else hunk.start
-    if said >= after and lines[said : said + size] == old:
+    if said >= after and stands(said):
         return said
-    places = [i for i in range(after, len(lines) - size + 1) if lines[i : i + size] == old]
-    if old and len(places) == 1:
+    places = [at for at in range(after, len(lines) - size + 1) if old and stands(at)]
+    if len(places) == 1:
         return places[0]
     found = lines[max(said, 0) : said + size]
-    why = f"its lines occur {len(places)} times" if old and places else "its lines are not there"
+    why = f"its lines occur {len(places)} times" if places else "its lines are not there"
     raise PatchRefused(
         f"hunk {number} does not apply to {path}: {why}",
         evidence=[
@@ -157,12 +190,10 @@ def _shown(lines: Sequence[bytes]) -> list[str]:
 
 def between(old: bytes, new: bytes, path: str) -> str:
     """The unified diff from ``old`` to ``new``, for reading."""
+    before, after = (
+        [line.decode("utf-8", "replace") for line in _lines(content)] for content in (old, new)
+    )
     return "".join(
         line if line.endswith("\n") else line + "\n\\ No newline at end of file\n"
-        for line in difflib.unified_diff(
-            old.decode("utf-8", "replace").splitlines(keepends=True),
-            new.decode("utf-8", "replace").splitlines(keepends=True),
-            f"a/{path}",
-            f"b/{path}",
-        )
+        for line in difflib.unified_diff(before, after, f"a/{path}", f"b/{path}")
     )
