@@ -53,9 +53,11 @@ class Display:
     def good(self, text: str) -> None:
         self._prose.print(f"[green]{escape(printable_lines(text))}[/]")
 
-    def line(self, text: str) -> None:
-        """A line of data, as it is, to standard output."""
+    def line(self, text: str, at_once: bool = False) -> None:
+        """A line of data, as it is, to standard output; ``at_once`` also into a pipe."""
         sys.stdout.write(text + "\n")
+        if at_once:
+            sys.stdout.flush()
 
     def json(self, value: Mapping[str, Any] | Sequence[Any]) -> None:
         """The task's data, where ``--json`` asked for it."""

@@ -178,7 +178,7 @@ def print_logs(
         if display.as_json and not follow:
             kept.append(line)
         else:
-            display.line(line)
+            display.line(line, at_once=follow)
     return {"run": found.run, "lines": kept}
 
 
