@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 
 from remote.errors import ConfigError
 
-#: Option, header and variable names whose value is never shown.
+#: Option, header and variable names whose value is never shown. A token is one at the name's end
+#: (`HF_TOKEN`); SGLang's flags about tokens and tokenizers (`--max-total-tokens`) hold no secret.
 _SECRET_NAME = re.compile(
-    r"(token|secret|passw|api[-_]?key|authorization|credential)", re.IGNORECASE
+    r"secret|passw|api[-_]?key|authorization|credential|(?<!per[-_])(?<!first[-_])token\Z",
+    re.IGNORECASE,
 )
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 MASK = "***"

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+
+_TIME_PART = re.compile(r"(\d+)([smhdw]?)", re.IGNORECASE)
+_TIME = re.compile(rf"(?:{_TIME_PART.pattern})+", re.IGNORECASE)
+_UNIT_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ def parse(text: str) -> SSHOptions:
     def words(keyword: str) -> tuple[str, ...]:
         return tuple(first(keyword).split()) if first(keyword) else ()  # type: ignore[union-attr]
 
-    timeout = first("connecttimeout")
+    timeout = _seconds(first("connecttimeout"))
     return SSHOptions(
         hostname=first("hostname") or "",
         port=int(first("port") or 22),
@@ -55,6 +60,13 @@ def parse(text: str) -> SSHOptions:
         accept_new=first("stricthostkeychecking") in ("accept-new", "no", "off", "false"),
         proxy_jump=first("proxyjump"),
         proxy_command=first("proxycommand"),
-        connect_timeout_s=float(timeout) if timeout and timeout.isdigit() else None,
-        keepalive_s=int(first("serveraliveinterval") or 0),
+        connect_timeout_s=None if timeout is None else float(timeout),
+        keepalive_s=_seconds(first("serveraliveinterval")) or 0,
     )
+
+
+def _seconds(text: str | None) -> int | None:
+    """A time as ssh_config writes it, ``90`` or ``1m30s``; None where it is none."""
+    if text is None or not _TIME.fullmatch(text):
+        return None
+    return sum(int(number) * _UNIT_S[unit.lower()] for number, unit in _TIME_PART.findall(text))
