@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import logging
 import os
 import socket
 import subprocess
@@ -31,6 +32,11 @@ from remote.host import Answer, Piece
 
 #: Paramiko's own name for the two signature schemes of an RSA key.
 _RSA_SCHEMES = ("rsa-sha2-512", "rsa-sha2-256")
+
+
+# Its transport thread logs tracebacks to standard error; what they say is raised here as well.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
+logging.getLogger("paramiko").propagate = False
 
 
 class SSHHost:
@@ -252,9 +258,10 @@ def _connect(connection: fabric.Connection, host: str, where: str) -> None:
         ) from error
     except (paramiko.SSHException, EOFError, OSError) as error:
         raise errors.Unreachable(
-            f"{where} does not speak SSH to us: {error or type(error).__name__}",
+            f"{where} does not speak SSH to us",
             host=host,
-            hint=f"try: ssh -v {where.replace(':', ' -p ')} true",
+            evidence=[f"{error or type(error).__name__}"],
+            hint=f"try: ssh -v -p {connection.port} {connection.host} true",
         ) from error
 
 

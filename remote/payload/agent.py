@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,7 +19,11 @@ from .refusal import Refused
 #: tell a slow answer from a dead link.
 BEAT_S = 2.0
 
-Message = tuple[dict[str, Any], bytes]
+#: Seconds between looks whether the client is still there.
+_HANG_UP_S = 0.2
+
+#: What may be dropped half way when the client is gone: it takes long and changes nothing.
+_ONLY_LOOKS = frozenset({"facts.read", "facts.parser", "readiness.check", "gpus.ask"})
 
 
 class Link:
@@ -52,6 +57,12 @@ class Link:
             self.ended = True
         self._requests += self._splitter.feed(chunk)
 
+    def hung_up(self) -> bool:
+        """Whether the client's end is closed; takes nothing from the input."""
+        poller = select.poll()
+        poller.register(self._read_fd, select.POLLRDHUP)
+        return bool(poller.poll(0))
+
     def send(self, body: dict[str, Any], data: bytes = b"") -> None:
         """One message, whole, whichever thread sends it."""
         with self._writing:
@@ -68,7 +79,7 @@ def serve(link: Link) -> None:
     while (request := link.next_request()) is not None:
         body, data = request
         working = threading.Event()
-        beat = threading.Thread(target=_beat, args=(link, body["id"], working), daemon=True)
+        beat = threading.Thread(target=_beat, args=(link, body, working), daemon=True)
         beat.start()
         try:
             _answer(link, functions, body, data)
@@ -77,9 +88,19 @@ def serve(link: Link) -> None:
             beat.join()
 
 
-def _beat(link: Link, number: int, done: threading.Event) -> None:
-    while not done.wait(BEAT_S):
-        link.send({"id": number, "kind": "beat"})
+def _beat(link: Link, request: dict[str, Any], done: threading.Event) -> None:
+    """Signs of life while a request is worked on; looks that nobody waits for any more end here."""
+    began = time.monotonic()
+    while not done.wait(_HANG_UP_S):
+        if link.hung_up():
+            link.ended = True
+            # Its lock goes with it; what changes something on the host is carried to its end.
+            if request["function"] in _ONLY_LOOKS:
+                os._exit(0)
+            return
+        if time.monotonic() - began >= BEAT_S:
+            began = time.monotonic()
+            link.send({"id": request["id"], "kind": "beat"})
 
 
 def _answer(
