@@ -181,7 +181,9 @@ class Venv:
         self.site = folder / "lib" / version / "site-packages"
         (folder / "bin").mkdir(parents=True)
         self.site.mkdir(parents=True)
-        flags = Path(__file__).parent / "cases" / "flags" / f"{sglang}.json"
+        known = read_json(Path(__file__).parent / "cases" / "flags" / f"{sglang}.json")
+        flags = folder / "flags.json"
+        flags.write_text(json.dumps(known) + "\n")
         python = folder / "bin" / "python"
         python.write_text(
             "#!/bin/bash\n"
