@@ -122,7 +122,7 @@ class LocalHost:
         python: str = sys.executable,
     ) -> None:
         self.settings = settings
-        self._home = home
+        self.home = home
         self._budgets = list(budgets)
         self._python = python
         self._agent: Agent | None = None
@@ -163,7 +163,7 @@ class LocalHost:
     def _asked(self) -> Agent:
         if self._agent is None:
             budget = self._budgets.pop(0) if self._budgets else None
-            self.pipes = Pipes(start_command(self._python), self._home, budget)
+            self.pipes = Pipes(start_command(self._python), self.home, budget)
             self.connections += 1
             self._agent = Agent(self.pipes, self.name, self.settings.venv)
         return self._agent
