@@ -277,7 +277,8 @@ def run_state(pids: tuple[int, ...]) -> Any:
 
 
 def test_stop_waits_until_the_gpus_memory_is_free(lab: HostSettings) -> None:
-    clock, said = FakeClock(), []
+    clock = FakeClock()
+    said: list[str] = []
     host: Any = Gpus(held=3)
     stopped = server.stop(host, lab, run_state((4242,)), clock, said.append)
     assert stopped.waited_s == 1.5

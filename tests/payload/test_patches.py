@@ -225,7 +225,7 @@ def test_wheels_record_what_an_original_was(site: Site) -> None:
 CALLS = ("open", "fsync", "fchmod", "fchown", "replace", "unlink")
 
 
-def killed_at(number: int, work: Callable[[], None]) -> bool:
+def killed_at(number: int, work: Callable[[], object]) -> bool:
     """Run it in a fork that ends without any clean-up before its ``number``-th call.
 
     False: it came to its end before.
@@ -280,7 +280,7 @@ def test_killed_at_any_step_everything_is_as_before_or_as_after(tmp_path: Path) 
         site.put("b.py", b"b = 1\n", 0o755)
         site.put("gone.py", b"g = 1\n", 0o600)
         before = site.now()
-        killed = killed_at(number, lambda site=site: site.commit(**CHANGES))  # type: ignore[misc]
+        killed = killed_at(number, partial(site.commit, **CHANGES))
         patches.recover(site.state)
         known, now = patches.journal(site.state), site.now()
         assert patches.pending(site.state) is None
@@ -315,7 +315,7 @@ def longest_way_in(folder: Path) -> int:
     """Where to kill `CHANGES_OF_TWO` so that every file is changed and the journal is not."""
     for number in itertools.count(1):
         site = small_site(folder / str(number))
-        assert killed_at(number, lambda site=site: site.commit(**CHANGES_OF_TWO))  # type: ignore[misc]
+        assert killed_at(number, partial(site.commit, **CHANGES_OF_TWO))
         if patches.pending(site.state) and site.now().keys() == {"a.py", "made.py"}:
             return number
     raise AssertionError
@@ -327,8 +327,8 @@ def test_an_undo_killed_at_any_step_can_be_taken_up_again(tmp_path: Path) -> Non
     for number in itertools.count(1):
         site = small_site(tmp_path / str(number))
         before = site.now()
-        assert killed_at(within, lambda site=site: site.commit(**CHANGES_OF_TWO))  # type: ignore[misc]
-        killed = killed_at(number, lambda site=site: patches.recover(site.state))  # type: ignore[misc]
+        assert killed_at(within, partial(site.commit, **CHANGES_OF_TWO))
+        killed = killed_at(number, partial(patches.recover, site.state))
         patches.recover(site.state)
         assert site.now() == before
         if not killed:
@@ -384,7 +384,7 @@ def test_an_interrupted_transaction_is_shown_and_undone_by_the_next_commit(site:
     before = site.now()
     changing = ("a.py", "b.py", "gone.py", "made.py")
     for number in itertools.count(1):
-        assert killed_at(number, lambda: site.commit(**CHANGES))
+        assert killed_at(number, partial(site.commit, **CHANGES))
         if patches.pending(site.state) and site.now() != before:
             break
     rows, _ = patches.look(site.state, [], site=None)
@@ -400,7 +400,7 @@ def test_a_reinstall_in_the_middle_of_a_transaction_is_taken_for_the_original(si
     before = site.now()
     site.commit(a__py=b"a = 2\n", b__py=b"b = 2\n")
     for number in itertools.count(1):
-        assert killed_at(number, lambda: site.commit(a__py=b"a = 3\n", b__py=b"b = 3\n"))
+        assert killed_at(number, partial(site.commit, a__py=b"a = 3\n", b__py=b"b = 3\n"))
         if patches.pending(site.state):
             break
     site.put("a.py", b"a = 1\n", 0o640)
@@ -412,7 +412,7 @@ def test_a_reinstall_in_the_middle_of_a_transaction_is_taken_for_the_original(si
 
 def test_a_foreign_change_in_the_middle_of_a_transaction_is_not_overwritten(site: Site) -> None:
     for number in itertools.count(1):
-        assert killed_at(number, lambda: site.commit(**CHANGES))
+        assert killed_at(number, partial(site.commit, **CHANGES))
         if patches.pending(site.state):
             break
     site.put("a.py", b"by hand\n")
@@ -454,9 +454,7 @@ def test_whatever_happens_a_rollback_returns_the_originals_or_refuses(
                     site.commit(**{f"{what}__py": what.encode() + content})
                 elif action == "killed":
                     patches.recover(site.state)
-                    killed_at(
-                        what, lambda content=content: site.commit(a__py=content, new__py=content)
-                    )
+                    killed_at(what, partial(site.commit, a__py=content, new__py=content))
                 elif action == "rollback":
                     patches.recover(site.state)
                     site.rollback()

@@ -1,0 +1,106 @@
+"""What a person sees off a terminal, and what a program reads with --json."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from remote.core.log_events import PhaseStarted, StartState
+from remote.core.phases import Phase
+from remote.display import Display, StartWatch, duration, verdict_line
+from remote.errors import NotReady, ToolError
+from remote.server import Outcome, Reconnected, Verdict
+
+Captured = pytest.CaptureFixture[str]
+
+#: What a host may send: terminal codes, and what the display's own markup would take for its.
+HOSTILE = "\x1b[2J\x1b]0;owned\x07 [bold]x[/bold] [/] [red"
+
+
+def test_prose_goes_to_stdout_and_with_json_to_stderr(capsys: Captured) -> None:
+    Display().say("hello")
+    assert capsys.readouterr() == ("hello\n", "")
+    display = Display(as_json=True)
+    display.say("hello")
+    display.json({"a": 1})
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {"a": 1} and err == "hello\n"
+
+
+def test_without_json_no_data_is_printed(capsys: Captured) -> None:
+    Display().json({"a": 1})
+    assert capsys.readouterr() == ("", "")
+
+
+def test_an_error_is_told_with_host_evidence_and_hint(capsys: Captured) -> None:
+    Display().error(NotReady("not ready", host="gpu", evidence=["line 1"], hint="inv wait"))
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "error on gpu: not ready\n  line 1\nhint: inv wait\n"
+
+
+def test_an_error_is_one_document_with_json_and_told_once(capsys: Captured) -> None:
+    display, error = Display(as_json=True), ToolError("broken", evidence=["x"])
+    display.error(error)
+    display.error(error)
+    out, err = capsys.readouterr()
+    assert json.loads(out)["error"] == error.as_dict()
+    assert err.count("broken") == 1
+
+
+def test_nothing_from_a_host_steers_the_terminal_or_the_markup(capsys: Captured) -> None:
+    display = Display()
+    display.say(HOSTILE)
+    display.warn(HOSTILE)
+    display.tell(HOSTILE)
+    display.table(("column",), [(HOSTILE,)])
+    display.diff(HOSTILE)
+    display.error(ToolError(HOSTILE, host="gpu", evidence=[HOSTILE], hint=HOSTILE))
+    out, err = capsys.readouterr()
+    for text in (out, err):
+        assert "\x1b" not in text and "\x07" not in text
+    assert out.count("[bold]x[/bold] [/] [red") == 5
+    assert err.count("[bold]x[/bold] [/] [red") == 3
+
+
+def test_long_lines_are_not_wrapped_where_no_terminal_is(capsys: Captured) -> None:
+    path = "/venv/" + "x" * 400
+    Display().say(path)
+    assert capsys.readouterr().out == path + "\n"
+
+
+def test_nobody_to_ask_is_no_consent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    assert Display().confirm("really?") is False
+
+
+def test_a_start_is_a_line_for_each_phase(capsys: Captured) -> None:
+    watch = StartWatch(Display())
+    for phase in (Phase.ARGUMENTS, Phase.WEIGHTS, Phase.WEIGHTS):
+        watch(PhaseStarted(1, phase), StartState(phase=phase))
+    watch(Reconnected(4.0), StartState(phase=Phase.WEIGHTS))
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(Phase.WEIGHTS.label in line for line in lines) == 1
+    assert any("lost for 4 s" in line for line in lines)
+
+
+def test_a_verdict_in_a_line() -> None:
+    verdict = Verdict(Outcome.DIED_AFTER_READY, "gone", 12.34, StartState())
+    assert verdict_line(verdict) == "died after ready after 12.3 s: gone"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (None, ""),
+        (0.0, "0 s"),
+        (59.9, "59 s"),
+        (60, "1 min 0 s"),
+        (200, "3 min 20 s"),
+        (7500, "2 h 5 min"),
+        (273600, "3 d 4 h"),
+    ],
+)
+def test_durations_as_a_person_reads_them(seconds: float | None, shown: str) -> None:
+    assert duration(seconds) == shown
