@@ -56,7 +56,11 @@ class Log:
     def ended(self, play: str) -> None:
         self.start(play)
         state = self.host.settings.state
-        eventually(lambda: not self.host.call("runs.look", state=state, run=self.run)["pids"])
+        eventually(
+            lambda: (
+                self.host.call("runs.look", state=state, run=self.run)["exit_status"] is not None
+            )
+        )
 
     def lines(self, follow: bool = False, **wanted: str | int) -> list[str]:
         found = logs.lines(

@@ -108,12 +108,16 @@ class _Log:
 def _await_server(state: str, run: str, pause: Callable[[float], bool]) -> procs.Process | None:
     """The server's process; it may take a moment until the script has written its pid."""
     until = time.monotonic() + _PID_S
+    missed = 0
     while True:
         # The server last: it may write its pid, or take the script's place, between two looks.
-        over = runs.exit_status(state, run) is not None or not procs.members(run)
-        over = over or _has_ended(runs.written_pid(state, run))
+        over = runs.exit_status(state, run) is not None
+        nobody = not procs.members(run) or _has_ended(runs.written_pid(state, run))
         process = runs.server_process(state, run)
-        if process is not None or over or time.monotonic() > until or pause(_LOOK_S):
+        # A process in the middle of an exec shows no environment: once is no proof.
+        missed = missed + 1 if nobody else 0
+        over = over or missed > 1 or time.monotonic() > until
+        if process is not None or over or pause(_LOOK_S):
             return process
 
 

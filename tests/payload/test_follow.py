@@ -80,7 +80,7 @@ def test_it_begins_at_the_offset_also_long_after_the_end(
 ) -> None:
     start(local_host, fake_venv, run, "say('0123456789'); raise SystemExit(4)")
     state = local_host.settings.state
-    eventually(lambda: not local_host.call("runs.look", state=state, run=run)["pids"])
+    eventually(lambda: local_host.call("runs.look", state=state, run=run)["exit_status"] == 4)
     with follow(local_host, run, offset=7) as pieces:
         following = Following(pieces)
         assert following.until("gone") == 4

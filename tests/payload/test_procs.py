@@ -81,9 +81,15 @@ def test_members_are_found_out_of_the_process_group() -> None:
     script = "setsid sleep 300 & sleep 300 & exit 0"
     env = {procs.RUN_VARIABLE: run, "PATH": "/usr/bin:/bin"}
     subprocess.run(["bash", "-c", script], env=env, check=True)
-    members = eventually(lambda: (m := procs.members(run)) and len(m) == 2 and m)
+    sleeping = ["sleep", "300"]
+
+    def both() -> list[procs.Process] | None:
+        found = procs.members(run)
+        commands = [procs.command_line(process.pid) for process in found]
+        return found if commands == [sleeping, sleeping] else None
+
+    members = eventually(both)
     for process in members:
-        assert procs.command_line(process.pid)[-1] == "300"
         procs.send(process, signal.SIGKILL)
     assert eventually(lambda: not procs.members(run))
 

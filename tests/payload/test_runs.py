@@ -50,6 +50,9 @@ class Runs:
     def log(self, run: str) -> bytes:
         return (self.folder(run) / "server.log").read_bytes()
 
+    def until_ended(self, run: str) -> None:
+        eventually(lambda: (f := self.look(run))["exit_status"] is not None and not f["pids"])
+
     def until_says(self, run: str, text: bytes) -> None:
         eventually(lambda: text in self.log(run))
 
@@ -101,7 +104,7 @@ def test_every_process_carries_the_runs_mark_and_no_login_shells_environment(
 )
 def test_the_exit_status_is_the_shells(runs: Runs, play: str, status: int) -> None:
     run = runs.start(play)
-    eventually(lambda: not runs.look(run)["pids"])
+    runs.until_ended(run)
     assert runs.look(run)["exit_status"] == status
 
 
@@ -135,7 +138,7 @@ def test_stop_leaves_every_other_process_alone(runs: Runs) -> None:
 
 def test_stopping_what_has_ended_is_no_stop(runs: Runs) -> None:
     run = runs.start("raise SystemExit(3)")
-    eventually(lambda: not runs.look(run)["pids"])
+    runs.until_ended(run)
     assert runs.stop(run) == []
     found = runs.look(run)
     assert not found["stop_requested"] and found["exit_status"] == 3
@@ -184,7 +187,7 @@ def test_what_is_no_id_names_no_folder(runs: Runs, run: str) -> None:
 
 def test_a_pid_that_now_belongs_to_another_process_is_not_the_server(runs: Runs) -> None:
     run = runs.start("raise SystemExit(0)")
-    eventually(lambda: not runs.look(run)["pids"])
+    runs.until_ended(run)
     (runs.folder(run) / "pid").write_text(f"{os.getpid()}\n")
     assert runs.look(run)["server_pid"] is None
 
