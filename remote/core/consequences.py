@@ -41,11 +41,19 @@ def is_secondary(traceback: Traceback) -> bool:
     return bool(named) and all(_SECONDARY.search(block.headline) for block in named)
 
 
-def ends_its_process(traceback: Traceback) -> bool:
-    """Whether the traceback is more than something a server survives."""
+def ends_its_process(traceback: Traceback, opened: int) -> bool:
+    """Whether the traceback is more than something a server survives.
+
+    Args:
+        traceback: as it was printed.
+        opened: the line on which the HTTP server started, 0 for none: a server that went that far
+            outlived a traceback without a header above it.
+    """
     if traceback.header.startswith(_HARMLESS):
         return False
-    return not traceback.header or _FATAL.search(traceback.header) is not None
+    if not traceback.header:
+        return opened <= traceback.last_line
+    return _FATAL.search(traceback.header) is not None
 
 
 def names_an_exception(traceback: Traceback) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from remote.core.consequences import ends_its_process
-from remote.core.failure_sites import culprit
+from remote.core.failure_sites import culprit, stuck_in
 from remote.core.matching import Case, Match, make_case, match, matches, quote
 from remote.core.nearest import nearest
 from remote.core.phases import Phase
@@ -80,7 +80,7 @@ def diagnose(reading: Reading, process: ProcessEvidence | None = None) -> Diagno
         for folded in reading.tracebacks
         if folded.traceback.first_line > ready
         and (stop is None or folded.traceback.first_line < stop)
-        and ends_its_process(folded.traceback)
+        and ends_its_process(folded.traceback, state.opened)
     ]
     case = make_case(reading, failures, ready)
     # A child that ended on SIGTERM did what it was told, whoever told it.
@@ -148,7 +148,15 @@ def _unfinished(case: Case, process: ProcessEvidence, failures: list[FoldedTrace
     slow = match(case, kernels.SLOW) if case.reading.excerpt else None
     if slow is not None:
         return _diagnosis(case, Outcome.NOT_READY, slow, [], [])
-    return Diagnosis(Outcome.NOT_READY, phase=state.phase)
+    return Diagnosis(
+        Outcome.NOT_READY,
+        cause=f"Nothing failed so far; the log ends while the server is {state.phase.label}.",
+        phase=state.phase,
+        advice=(
+            *_last_phases(case.reading),
+            "if nothing follows: `inv wait` tells a slow start from a hung one",
+        ),
+    )
 
 
 def _swallowed_import(case: Case, unknown: Match) -> Match:
@@ -240,35 +248,36 @@ def _last_phases(reading: Reading) -> tuple[str, ...]:
 
 
 def _told_by_the_host(case: Case, outcome: Outcome, process: ProcessEvidence) -> Diagnosis | None:
-    """Causes that only the process table or the kernel can tell."""
+    """Causes that only the process table, the kernel or the disk can tell."""
     roles: dict[str, Role] = dict.fromkeys(case.reading.last_of_rank, Role.COLLATERAL)
     killed = [rank for rank, status in process.dead_ranks.items() if status in _KILLED]
+    dead = process.alive is False
+    named: list[str] = []
     if process.stopped_ranks:
         outcome, kind, named = Outcome.HUNG, "rank_stopped", list(process.stopped_ranks)
         roles.update(dict.fromkeys(named, Role.STOPPED))
+        told = ", ".join(named)
     elif killed or (process.exit_status is not None and process.exit_status in _KILLED):
         kind, named = ("host_oom_kill" if process.kernel_oom else "process_killed"), killed
         roles.update(dict.fromkeys(named, Role.FAILED))
-    elif process.gpus is not None and process.alive is False and process.gpus < case.reading.world:
-        kind, named = "more_ranks_than_gpus", []
+        told = ", ".join(named) or "the main process"
+    elif dead and process.full_disks:
+        kind, told = "disk_or_permission", f"no room left on {', '.join(process.full_disks)}"
+    elif dead and process.gpus is not None and process.gpus < case.reading.world:
+        kind, told = "more_ranks_than_gpus", f"{case.reading.world} ranks, {process.gpus} GPUs"
     else:
         return None
     rule = BY_KIND[kind]
-    who = ", ".join(named) or (
-        f"{case.reading.world} ranks, {process.gpus} GPUs"
-        if kind == "more_ranks_than_gpus"
-        else "the main process"
-    )
     return Diagnosis(
         outcome=outcome,
         kind=kind,
         confidence=Confidence.HIGH,
-        cause=_sentence(rule.cause, {"what": who}),
+        cause=_sentence(rule.cause, {"what": told}),
         phase=case.phase,
         first_rank=named[0] if named else "",
         ranks=roles,
         evidence=(
-            Quote(0, f"process table: {who}"),
+            Quote(0, f"on the host: {told}"),
             *(Quote(0, line) for line in process.kernel_lines[: _MAX_EVIDENCE - 1]),
         ),
         advice=rule.advice,
@@ -285,8 +294,9 @@ def _fell_silent(reading: Reading) -> bool:
     """
     if not reading.excerpt or reading.cut_line or not reading.lines:
         return False
-    phases = [phase for rank, phase in reading.state.ranks.items() if rank]
-    together = len(phases) > 1 and len(set(phases)) == 1
+    state = reading.state
+    phases = {rank: phase for rank, phase in state.ranks.items() if rank}
+    together = len(phases) > 1 and len(set(phases.values())) == 1 and phases.keys() <= state.inside
     return together or _AWAITED.search(reading.lines[-1].text) is not None
 
 
@@ -338,7 +348,6 @@ def _diagnosis(
         and (reading.number(state.fatal.line) == best.quote.line)
     )
     folded = None if by_line else best.traceback or case.origin
-    frame = culprit(folded.traceback.root) if folded is not None else None
     what = best.groups["what"]
     groups = {**best.groups, "what": what if len(what) <= 300 else what[:300] + "…"}
     roles, first = _roles(reading, failures, folded, best.rank)
@@ -347,8 +356,8 @@ def _diagnosis(
         kind=rule.kind,
         confidence=best.sign.confidence,
         cause=_sentence(rule.cause, groups),
-        phase=state.phase if by_line else case.phase,
-        raised_in=frame.where if frame else "",
+        phase=state.phase if by_line else case.told_phase,
+        raised_in=_site(reading, folded),
         first_rank=first,
         ranks=roles,
         spread=folded.summary(reading.world) if folded is not None and folded.ranks else "",
@@ -356,6 +365,12 @@ def _diagnosis(
         advice=(*_nearest_flags(reading, best), *rule.advice),
         alternatives=_alternatives(rule, others),
     )
+
+
+def _site(reading: Reading, folded: FoldedTraceback | None) -> str:
+    if folded is not None:
+        return culprit(folded.traceback.root)
+    return stuck_in(reading.stacks)
 
 
 def _sentence(template: str, groups: Mapping[str, str]) -> str:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from remote.core.phases import Phase
-from remote.core.tracebacks import Frame, RaisedException, Traceback, package_path
+from remote.core.stacks import Stack, StackKind
+from remote.core.tracebacks import RaisedException, Traceback, package_path
 
-#: Frames that only pass an error on.
+#: Functions that only pass an error on.
 _PASSES_ON = frozenset(
-    {"CUDART_CHECK", "NCCL_CHECK", "raise_error_or_warn", "__torch_function__", "check_call"}
+    {
+        "CUDART_CHECK",
+        "NCCL_CHECK",
+        "__torch_function__",
+        "check_call",
+        "raise_error_or_warn",
+        "raise_for_status",
+    }
 )
 _STDLIB = re.compile(
     r"^(?:/usr/\S*/python3[\d.]*/|/\S*/lib/python3[\d.]*/)(?!.*-packages/)|^<frozen"
@@ -58,19 +67,38 @@ _IMPORT_ERRORS = ("ImportError", "ModuleNotFoundError")
 
 
 def _outer(traceback: Traceback) -> RaisedException:
-    """The exception that was raised through the whole program: the last one printed."""
+    """The exception raised through most of the program; of equal ones the last printed."""
     return max(reversed(traceback.chain), key=lambda block: len(block.frames))
 
 
-def culprit(block: RaisedException) -> Frame | None:
-    """The innermost frame that is neither the standard library's nor a mere messenger."""
+def culprit(block: RaisedException) -> str:
+    """Where it was raised: the innermost frame that is no messenger and not the standard library.
+
+    ``path:function``, or the path alone for a module's own code; empty without frames.
+    """
     frames = block.frames
     if block.dynamo is not None and block.dynamo.user_frames:
         frames = block.dynamo.user_frames
     own = [frame for frame in frames if not _STDLIB.match(frame.path)]
-    telling = [frame for frame in own if frame.function not in _PASSES_ON]
+    telling = [
+        frame
+        for frame in own
+        if frame.function not in _PASSES_ON and not frame.path.endswith("torch/_ops.py")
+    ]
     beyond_torch = [frame for frame in telling if not _TORCH.search(package_path(frame.path))]
-    for choice in (beyond_torch, telling, own, list(frames)):
+    for choice in (beyond_torch, telling, own, frames):
         if choice:
-            return choice[-1]
-    return None
+            return choice[-1].where.removesuffix(":<module>")
+    return ""
+
+
+def stuck_in(stacks: Sequence[Stack]) -> str:
+    """Where a process stood, by a dump of its stacks: the main thread's innermost frame of ours."""
+    for stack in stacks:
+        if stack.kind is StackKind.PY_SPY and stack.thread == "MainThread" and stack.frames:
+            return stack.frames[0].where
+    for stack in stacks:
+        for frame in stack.frames if stack.kind is StackKind.NATIVE else ():
+            if frame.line:
+                return frame.where
+    return ""

@@ -192,11 +192,13 @@ class StartState:
     lines: int = 0  #: lines ended so far
     phase: Phase = Phase.ARGUMENTS  #: of the server; where ranks differ, of those behind
     ranks: Mapping[str, Phase] = field(default_factory=dict)  #: of each rank that printed one
+    inside: frozenset[str] = frozenset()  #: ranks that have not left the phase they entered
     slowest_rank: str | None = None  #: None once serving, and where ranks aren't told apart
     progress: Progress | None = None  #: the last bar of the current phase
     figures: Mapping[str, float] = field(default_factory=dict)  #: latest of each
     server_args: str | None = None
     graphs: GraphLines = GraphLines()
+    opened: int = 0  #: the line on which the HTTP server started; 0 before
     ready: Ready | None = None
     fatal: FatalLine | None = None  #: the first
     stop_requested: StopRequested | None = None

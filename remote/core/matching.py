@@ -28,6 +28,12 @@ class Case:
     lines: tuple[LogLine, ...]  #: those that may decide
     places: str = ""  #: the origin's frames, one ``path:function`` a line
 
+    @property
+    def told_phase(self) -> Phase | None:
+        """The phase, unless an excerpt leaves it open."""
+        scheduler = self.origin is not None and "hit an exception" in self.origin.traceback.header
+        return None if scheduler and self.phase is Phase.ARGUMENTS else self.phase
+
 
 @dataclass(frozen=True)
 class Match:

@@ -60,6 +60,11 @@ class RankPhases:
         self._open.clear()
         return left
 
+    @property
+    def inside(self) -> frozenset[str]:
+        """Ranks that entered a phase and did not leave it."""
+        return frozenset(rank for rank, phases in self._open.items() if phases)
+
     def behind(self) -> str | None:
         """The rank that got least far; at the same place, the one that came there last.
 

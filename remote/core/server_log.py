@@ -77,6 +77,7 @@ class LogReader:
             lines=self._splitter.number - 1,
             phase=phase,
             ranks=dict(self._ranks.phases),
+            inside=self._ranks.inside,
             slowest_rank=None if ranks_done or len(self._ranks.phases) < 2 else behind,
             progress=self._bar if self._bar is not None and self._bar.phase is phase else None,
             last_step=self._last_step,
@@ -178,6 +179,8 @@ class LogReader:
             self._events.append(PhaseEnded(line.number, left, rank, line.stamp))
         self._server = phase
         self._events.append(PhaseStarted(line.number, phase, "", line.stamp, said))
+        if not self._state.opened:
+            self._state = replace(self._state, opened=line.number)
         if phase is Phase.READY:
             ready = Ready(line.number, line.stamp)
             self._state = replace(self._state, ready=ready)

@@ -44,6 +44,7 @@ class ProcessEvidence:
     kernel_oom: bool | None = None  #: the kernel says that it killed one of them for memory
     kernel_lines: tuple[str, ...] = ()
     gpus: int | None = None  #: that the server can see
+    full_disks: tuple[str, ...] = ()  #: mount points without room that the server writes to
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,12 @@ class Quote:
 
     line: int
     text: str
+    log: str = ""  #: which log, where several were read
+
+    def as_dict(self) -> dict[str, object]:
+        """The shape printed with ``--json``."""
+        named = {"log": self.log} if self.log else {}
+        return {**named, "line": self.line, "text": self.text}
 
 
 @dataclass(frozen=True)
@@ -91,7 +98,7 @@ class Diagnosis:
             "first_rank": self.first_rank,
             "ranks": {rank: role.value for rank, role in self.ranks.items()},
             "spread": self.spread,
-            "evidence": [{"line": quote.line, "text": quote.text} for quote in self.evidence],
+            "evidence": [quote.as_dict() for quote in self.evidence],
             "advice": list(self.advice),
             "alternatives": [
                 {"kind": other.kind, "why_not": other.why_not} for other in self.alternatives

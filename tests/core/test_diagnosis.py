@@ -329,3 +329,22 @@ def test_healthy_logs_stay_healthy_between_other_lines(
 @given(st.binary(max_size=400))
 def test_no_bytes_raise_and_none_are_a_cause(data: bytes) -> None:
     assert verdict(data).kind is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(
+        [row for row in _ROWS if b" TP0] Scheduler hit an exception: T" in row[0] and row[1]]
+    ),
+    st.integers(1, 40),
+)
+def test_interleaved_ranks_give_the_same_kind(case: tuple[bytes, str | None], block: int) -> None:
+    log, kind = case
+    lines = log.split(b"\n")
+    other = [line.replace(b" TP0]", b" TP9]") for line in lines]
+    tangled = [
+        line
+        for at in range(0, len(lines), block)
+        for line in (*lines[at : at + block], *other[at : at + block])
+    ]
+    assert verdict(b"\n".join(tangled)).kind == kind
