@@ -50,6 +50,8 @@ class _Loader(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
             return importlib.util.spec_from_loader(name, self, is_package=name == PACKAGE)
     def get_source(self, name):
         return SOURCES[name]
+    def get_code(self, name):
+        return compile(SOURCES[name], name, "exec")
 sys.meta_path.insert(0, _Loader())
 from {package}.agent import main
 main()
