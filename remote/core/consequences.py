@@ -11,6 +11,7 @@ _SECONDARY = re.compile(
     r"^(?:\S*\.)?(?:EOFError|CancelledError|SystemExit|KeyboardInterrupt|BrokenPipeError"
     r"|ConnectionResetError)\b"
     r"|Connection (?:closed|reset) by peer|[Ss]ee root cause above|Broken pipe"
+    r"|reached monitoredBarrier, but received errors"
     r"|ncclRemoteError|remote process exited or there was a network error"
 )
 #: Headers of tracebacks that a server survives.

@@ -110,8 +110,8 @@ _PREFIX = re.compile(
       (?:[ ](?:\|[ ]{_LEVEL}[ ]\|[ ]\w+[ ]\|
         |-[ ](?:[\w.]+[ ]-[ ])?{_LEVEL}[ ]-
         |{_LEVEL}[ ]\d+[ ]\[(?P<tagged>(?:[ ]{_RANK})*)[ ][\w.]+:\d+\]
-        |\[[\w.]+:\d+\]))?(?:[ ]|$)
-    | (?:{_LEVEL}[ ])?(?P<vllm>\d\d-\d\d[ ]{_CLOCK})(?:[ ]\[?[\w.]+:\d+\])?(?:[ ]|$)
+        |\[[\w./]+:\d+\]))?(?:[ ]|$)
+    | (?:{_LEVEL}[ ])?(?P<vllm>\d\d-\d\d[ ]{_CLOCK})(?:[ ]\[?[\w./]+:\d+\])?(?:[ ]|$)
     | >[ ]?(?=[\[>]|[ ]{{2}}|[A-Za-z]|$)                           # quoted in an issue
     """,
     re.VERBOSE,
@@ -149,7 +149,7 @@ def parse_line(number: int, raw: bytes) -> LogLine:
             source = f"{source} {found['source']}".strip()
             if worker := _WORKER.search(found["source"]):
                 tag = worker["tag"]
-                rank = rank or (tag.replace("_", " ") if tag else f"rank{worker['number']}")
+                rank = tag.replace("_", " ") if tag else f"rank{worker['number']}"
         else:
             outer = found["outer"] or found["ci"] or found["vllm"] or outer
             rank = (found["tagged"] or "").strip() or rank

@@ -35,6 +35,7 @@ _REQUEST_DUMPS = ("Receive: ", "Finish: ", "Received request", "Finished request
 _PORT_TAKEN = ("ddress already in use", "[Errno 98]", "EADDRINUSE")
 _PROCESS_DIED = re.compile(
     r"(?:Subprocess (?P<name>\S+) \(pid=\d+\) crashed with exit code (?P<code>-?\d+)"
+    r"|Child process unexpectedly failed with an exit code (?P<child_code>\d+)"
     r"|Rank \d+ scheduler (?:is dead|died)(?: \(exit code: (?P<rank_code>-?\d+)\))?)"
 )
 _HIT = re.compile(r"(?:Scheduler|\w*Manager|\w*Controller) hit an exception")
@@ -243,6 +244,8 @@ def _fatal(text: str) -> tuple[FatalReason, int | None] | None:
     if text.startswith("Initialization failed. warmup error"):
         return FatalReason.WARM_UP_FAILED, None
     if died := _PROCESS_DIED.match(text):
+        if died["child_code"]:
+            return FatalReason.PROCESS_DIED, -int(died["child_code"])
         code = died["code"] or died["rank_code"]
         return FatalReason.PROCESS_DIED, int(code) if code else None
     # PyTorch warns of one address family and goes on with the other.

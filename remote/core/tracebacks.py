@@ -202,6 +202,7 @@ class _Open:
     message_lines: list[int] = field(default_factory=list)
     raised_on: int = 0
     expects_header: bool = False  # a chain separator was read
+    flat: bool = False  # its indentation was lost on the way
     blank: bool = False  # the last line of the message was blank
 
     def keep(self, line: LogLine) -> None:
@@ -370,6 +371,7 @@ class TracebackCollector:
                 return True
         if found is not None and block.type is None:
             block.frames.append(_frame(found))
+            block.flat = not text.startswith(" ")
         elif block.type is None:
             if not self._before_exception(block, line):
                 return False
@@ -391,7 +393,7 @@ class TracebackCollector:
             block.message_lines = [line.number]
             block.raised_on = line.number
             return True
-        if text[0] in " \t":
+        if text[0] in " \t" or (block.flat and not block.frames[-1].source):
             if block.frames and not block.frames[-1].source and not _MARKERS.fullmatch(text):
                 last = block.frames[-1]
                 block.frames[-1] = Frame(last.path, last.line, last.function, text.strip())

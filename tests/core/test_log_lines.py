@@ -133,6 +133,17 @@ def test_printable_leaves_nothing_that_moves_a_cursor() -> None:
             LogLine(7, "ValueError: x", "", "08-19 14:31:55", "(Core pid=9)"),
         ),
         (
+            "(APIServer pid=1) (Core_DP6 pid=2) (Worker_DP6_EP6 pid=3) ERROR 10-30 17:32:00"
+            " [v1/executor/multiproc_executor.py:671]   File",
+            LogLine(
+                7,
+                "  File",
+                "DP6 EP6",
+                "10-30 17:32:00",
+                "(APIServer pid=1) (Core_DP6 pid=2) (Worker_DP6_EP6 pid=3)",
+            ),
+        ),
+        (
             "[rank0]:W0430 10:21:34.351000 58757 torch/_dynamo/convert_frame.py:1233]   File",
             LogLine(7, "  File", "rank0"),
         ),

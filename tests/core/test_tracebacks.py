@@ -207,3 +207,24 @@ def test_any_excerpt_is_read_without_raising(begin: int, end: int) -> None:
     for folded in collect(log[begin:end]):
         assert folded.traceback.chain
         assert folded.traceback.first_line <= folded.traceback.last_line
+
+
+def test_indentation_lost_on_the_way() -> None:
+    flat = "".join(line.strip() + "\n" for line in BODY.splitlines() if "^" not in line)
+    (folded,) = collect((HEAD.format(rank="TP0") + flat + "RuntimeError: NCCL error: x\n").encode())
+    error = folded.traceback.root
+    assert error.headline == "RuntimeError: NCCL error: x"
+    assert [frame.source for frame in error.frames] == ["scheduler = Scheduler(", "x = self.mlp(x)"]
+
+
+def test_a_chain_whose_first_exception_has_no_traceback() -> None:
+    cause = "torch._dynamo.exc.Unsupported: torch.* op returned non-Tensor"
+    rest = (
+        "\n\nThe above exception was the direct cause of the following exception:\n\n"
+        "Traceback (most recent call last):\n" + BODY + "RuntimeError: x\n"
+    )
+    for begin in ("", "[2026-11-29 19:00:14 TP0] Scheduler hit an exception: "):
+        (folded,) = collect((begin + cause + rest).encode())
+        first, second = folded.traceback.chain
+        assert first.headline == cause
+        assert (second.headline, second.link) == ("RuntimeError: x", Link.CAUSED_BY)

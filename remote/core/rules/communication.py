@@ -138,7 +138,7 @@ HANG = Rule(
             phases=during(Phase.DISTRIBUTED, Phase.WEIGHTS, Phase.KV_POOL, *CAPTURING),
         ),
         Sign(
-            r"(?P<what>.*[Ee]xit(?:ed with)? code:? ?-9\b.*|.*\(exit code: -9\).*)",
+            r"(?P<what>.*[Ee]xit(?:ed with)?(?: an exit)? code:? ?-?9\b.*|.*\(exit code: -9\).*)",
             Where.LINE,
             alone=True,
             phases=during(Phase.DISTRIBUTED),

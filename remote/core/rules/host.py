@@ -39,7 +39,7 @@ KILLED = Rule(
             phases=during(Phase.SERVING, Phase.READY, Phase.HTTP, Phase.WARM_UP),
         ),
         Sign(
-            r"(?P<what>.*[Ee]xit(?:ed with)? code:? ?-9\b.*)",
+            r"(?P<what>.*[Ee]xit(?:ed with)?(?: an exit)? code:? ?-?9\b.*)",
             Where.LINE,
             alone=True,
             phases=during(Phase.SERVING, Phase.READY),

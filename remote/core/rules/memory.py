@@ -126,8 +126,8 @@ HOST_OOM = Rule(
     signs=(
         Sign(r"(?P<what>Errno 12\] Cannot allocate memory.*)", Where.ANYWHERE),
         Sign(
-            r"(?P<what>.*[Ee]xit(?:ed with)? (?:code|status):? ?-9\b.*|.*\(exit code: -9\).*"
-            r"|.*\bkilled by signal 9\b.*|.*Out of memory: Killed process.*|.*oom-kill.*)",
+            r"(?P<what>.*[Ee]xit(?:ed with)?(?: an exit)? (?:code|status):? ?-?9\b.*"
+            r"|.*\(exit code: -9\).*|.*\bkilled by signal 9\b.*|.*Out of memory: Killed process.*|.*oom-kill.*)",
             Where.LINE,
             alone=True,
             confidence=Confidence.MEDIUM,
