@@ -261,11 +261,6 @@ class TracebackCollector:
         self._bare: LogLine | None = None  # the last exception printed outside a traceback
         self._folded: OrderedDict[tuple[object, ...], FoldedTraceback] = OrderedDict()
 
-    @property
-    def open(self) -> bool:
-        """Whether a traceback is being read."""
-        return bool(self._open)
-
     def take(self, line: LogLine) -> bool:
         """Whether the line belongs to a traceback."""
         text = line.text

@@ -348,3 +348,22 @@ def test_interleaved_ranks_give_the_same_kind(case: tuple[bytes, str | None], bl
         for line in (*lines[at : at + block], *other[at : at + block])
     ]
     assert verdict(b"\n".join(tangled)).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("process", "kind"),
+    [
+        (ProcessEvidence(alive=False, exit_status=137), "process_killed"),
+        (ProcessEvidence(alive=False, exit_status=-9, kernel_oom=True), "host_oom_kill"),
+        (ProcessEvidence(alive=False, full_disks=("/",)), "disk_or_permission"),
+        (ProcessEvidence(alive=False, exit_status=1, gpus=1), "more_ranks_than_gpus"),
+        (ProcessEvidence(alive=False, exit_status=1), "insufficient_evidence"),
+        (ProcessEvidence(alive=True), None),
+    ],
+)
+def test_a_start_that_died_without_a_word(process: ProcessEvidence, kind: str | None) -> None:
+    begun = real("real/kv-too-small").partition(b"Scheduler hit an exception")[0]
+    found = verdict(begun[: begun.rindex(b"\n") + 1], process)
+    assert found.kind == kind
+    assert found.outcome is (Outcome.CRASHED if kind else Outcome.NOT_READY)
+    assert found.advice

@@ -127,7 +127,8 @@ HOST_OOM = Rule(
         Sign(r"(?P<what>Errno 12\] Cannot allocate memory.*)", Where.ANYWHERE),
         Sign(
             r"(?P<what>.*[Ee]xit(?:ed with)?(?: an exit)? (?:code|status):? ?-?9\b.*"
-            r"|.*\(exit code: -9\).*|.*\bkilled by signal 9\b.*|.*Out of memory: Killed process.*|.*oom-kill.*)",
+            r"|.*\(exit code: -9\).*|.*\bkilled by signal 9\b.*"
+            r"|.*Out of memory: Killed process.*|.*oom-kill.*)",
             Where.LINE,
             alone=True,
             confidence=Confidence.MEDIUM,

@@ -86,16 +86,4 @@ def during(*phases: Phase) -> frozenset[Phase]:
     return frozenset(phases)
 
 
-STARTING = during(
-    Phase.IMPORT,
-    Phase.ARGUMENTS,
-    Phase.DISTRIBUTED,
-    Phase.WEIGHTS,
-    Phase.KV_POOL,
-    Phase.DECODE_CAPTURE,
-    Phase.PREFILL_CAPTURE,
-    Phase.JIT_BUILD,
-    Phase.HTTP,
-    Phase.WARM_UP,
-)
 CAPTURING = during(Phase.DECODE_CAPTURE, Phase.PREFILL_CAPTURE)
