@@ -221,7 +221,7 @@ def step(error: Mapping[str, Any]) -> str | None:
         return "C"
     if "`__call__` of class `Function`" in message:
         return "C2"
-    if "torch.compiler.disable" in message and message.startswith("Skip calling"):
+    if re.match(r"Skip (calling|inlining) `torch\.compiler\.disable", message):
         return "D"
     if "Cannot access data pointer of Tensor" in message:
         return "D2"

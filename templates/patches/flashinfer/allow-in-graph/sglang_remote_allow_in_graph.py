@@ -4,8 +4,6 @@ The fifth thing that was tried: Dynamo then runs the function on fake tensors to
 shapes, and the kernel asks those for a data pointer that they don't have.
 """
 
-import functools
-
 import sglang_remote_hook as hook
 
 PATCH = "allow-in-graph"
@@ -18,11 +16,10 @@ def _act(module):
     if getattr(original, hook.MARK, None) == PATCH:
         return
 
-    @functools.wraps(original)
     def ours(*args, **kwargs):
         return original(*args, **kwargs)
 
-    setattr(ours, hook.MARK, PATCH)
+    hook.carry_over(original, ours, PATCH)
     torch.compiler.allow_in_graph(ours)
     hook.rebind(original, ours)
     hook.tell(PATCH)

@@ -12,7 +12,6 @@ import enum
 import functools
 import importlib
 import inspect
-from typing import Optional
 
 import sglang_remote_hook as hook
 import torch
@@ -30,14 +29,14 @@ _HONOURS_LINEAR = (0, 6, 7)
 _TYPES = {
     "input": torch.Tensor,
     "a": torch.Tensor,
-    "global_scale": Optional[torch.Tensor],
+    "global_scale": torch.Tensor | None,
     "a_global_sf": torch.Tensor,
     "sf_vec_size": int,
     "sf_use_ue8m0": bool,
     "is_sf_swizzled_layout": bool,
     "is_sf_8x4_layout": bool,
     "is_global_scale_inversed": bool,
-    "enable_pdl": Optional[bool],
+    "enable_pdl": bool | None,
     "backend": str,
     "sfLayout": int,
     "nvfp4_4over6": int,
@@ -103,7 +102,6 @@ class _Quantiser:
         names, tensor = tuple(self.parameters), self.tensor
         to_operator = self._to_operator()
 
-        @functools.wraps(original)
         def routed(*args, **kwargs):
             if torch.compiler.is_compiling():
                 arguments = dict(zip(names, args, strict=False))
@@ -112,7 +110,7 @@ class _Quantiser:
                     return operator(arguments.pop(tensor), **arguments)
             return original(*args, **kwargs)
 
-        setattr(routed, hook.MARK, patch)
+        hook.carry_over(original, routed, patch)
         routed.__sglang_remote_operator__ = f"{NAMESPACE}.{self.name}"
         return routed
 

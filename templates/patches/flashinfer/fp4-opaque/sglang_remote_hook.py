@@ -104,6 +104,20 @@ def tell(patch):
         say(f"patch {patch} acts on flashinfer {flashinfer_version()}")
 
 
+def carry_over(original, ours, patch):
+    """Give ``ours`` the name and signature of ``original``, and the patch's mark.
+
+    Not what Dynamo notes on a function, as `torch.compiler.disable` makes it do: that is about the
+    original alone.
+    """
+    import functools
+
+    functools.update_wrapper(ours, original)
+    for name in [name for name in vars(ours) if name.startswith("_torchdynamo")]:
+        delattr(ours, name)
+    setattr(ours, MARK, patch)
+
+
 def rebind(original, ours):
     """Put ``ours`` wherever a loaded flashinfer module holds ``original``."""
     for name, module in list(sys.modules.items()):
