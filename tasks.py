@@ -20,7 +20,28 @@ from remote.errors import INTERRUPTED, ToolError
 if TYPE_CHECKING:
     from remote.display import Display
 
-PROJECT = Path(__file__).resolve().parent
+PROJECT = Path(__file__).absolute().parent
+
+
+def _refuse_broken_settings() -> None:
+    """Say what is wrong with an invoke.yaml that is no YAML; Invoke itself would show a traceback.
+
+    It reads the file only after this module, and it has imported the same reader already.
+    """
+    from invoke.vendor.yaml import YAMLError, safe_load
+
+    path = PROJECT / "invoke.yaml"
+    try:
+        safe_load(path.read_text("utf-8"))
+    except FileNotFoundError:
+        pass
+    except (YAMLError, OSError, UnicodeDecodeError) as broken:
+        reason = "\n  ".join(str(broken).splitlines())
+        sys.stderr.write(f"error: {path} can't be read\n  {reason}\n")
+        sys.exit(2)
+
+
+_refuse_broken_settings()
 
 _HOST = "the host's name in invoke.yaml (default: host:, the only one, or the embedded sandbox)"
 _JSON = "data as one JSON document on standard output, prose on standard error"

@@ -19,8 +19,8 @@ from remote.config import HostSettings
 from remote.core import environment, flags
 from remote.core.flags import FlagPlan, ServerAddress
 from remote.core.host_facts import HostFacts, RunState
-from remote.core.shell import masked, masked_env
-from remote.errors import PreflightFailed
+from remote.core.shell import masked, masked_env, masked_setting
+from remote.errors import PreflightFailed, SSHError
 from remote.host import Host
 from remote.patching import PatchPlan, PatchView
 from remote.profile import Profile
@@ -75,7 +75,7 @@ class Plan:
         """What is kept with the run, on the host and here; secrets masked."""
         return {
             "profile": self.profile.name,
-            "sets": list(self.sets),
+            "sets": [masked_setting(word) for word in self.sets],
             "patch_choice": asdict(self.choice),
             "argv": masked(self.flags.argv),
             "decisions": [decision.as_dict() for decision in self.flags.decisions],
@@ -108,8 +108,17 @@ def locked(host: Host, settings: HostSettings, task: str) -> Iterator[None]:
     host.call("lock.take", state=settings.state, who={"task": task, **whoami()})
     try:
         yield
-    finally:
+    except KeyboardInterrupt:
+        # To ask for the release would wait for the call that was interrupted; the lock also ends
+        # with the connection.
+        host.close()
+        raise
+    except SSHError:
+        raise
+    except BaseException:
         host.call("lock.release")
+        raise
+    host.call("lock.release")
 
 
 def plan(

@@ -10,6 +10,7 @@ from remote import deploy, patching, server
 from remote.core import flags, server_args
 from remote.core.host_facts import RunState
 from remote.core.log_lines import collapse
+from remote.core.shell import MASK
 from remote.display import StartWatch, duration, verdict_line
 from remote.errors import ConfigError, NotReady, ServerCrashed, ToolError
 from remote.plan_view import plan_dict, show_patch_diffs, show_plan
@@ -225,6 +226,13 @@ def _check_intent(session: Session, record: Mapping[str, Any], verdict: Verdict)
 def restart(session: Session, timeout_s: float | None) -> dict[str, Any]:
     """Deploy the newest run's profile again, whatever it is doing."""
     found = pick_run(session, None)
+    hidden = [word for word in found.record.get("sets", ()) if word.endswith(f"={MASK}")]
+    if hidden:
+        raise ConfigError(
+            f"run {found.run} was given a secret that is not kept",
+            evidence=[f"--set {word}" for word in hidden],
+            hint=f"inv deploy {found.record['profile']} --restart, with the secret again",
+        )
     choice = found.record.get("patch_choice", {})
     options = DeployOptions(
         sets=tuple(found.record.get("sets", ())),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from remote.clock import Clock
 from remote.config import HostSettings
 from remote.core.log_lines import Collapser, printable
-from remote.errors import ConfigError
-from remote.host import Host
+from remote.errors import ConfigError, SSHError
+from remote.host import Host, Piece
+from remote.redial import Redial
 from remote.server import Follower, Reconnected, describe_status
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])\Z")
@@ -79,39 +79,66 @@ def lines(
     """
     collapser = Collapser()
     end = 0
-    with host.stream(
-        "log.select",
-        state=settings.state,
-        run=run,
-        tail=wanted.tail,
-        since=wanted.since,
-        ago_s=wanted.ago_s,
-        grep=wanted.grep,
-    ) as pieces:
-        for piece in pieces:
-            end = int(piece.body.get("end", end))
-            yield from map(printable, collapser.feed(piece.data))
-    if not follow:
+    for piece in _selected(host, settings, run, wanted, clock, tell, whole_lines=follow):
+        end = int(piece.body.get("end", end))
+        yield from map(printable, collapser.feed(piece.data))
+    if follow:
+        follower = Follower(host, settings, run, clock)
+        follower.offset = end
+        pattern = re.compile(wanted.grep) if wanted.grep else None
+        for line in _followed(follower, collapser, tell):
+            if pattern is None or pattern.search(line):
+                yield printable(line)
+    else:
         yield from map(printable, collapser.finish())
-        return
-    follower = Follower(host, settings, run, clock)
-    follower.offset = end
-    pattern = re.compile(wanted.grep) if wanted.grep else None
+
+
+def _selected(
+    host: Host,
+    settings: HostSettings,
+    run: str,
+    wanted: Selection,
+    clock: Clock,
+    tell: Callable[[str], None],
+    *,
+    whole_lines: bool,
+) -> Iterator[Piece]:
+    """The selection's pieces; after a lost connection, from where it broke off."""
+    redial = Redial(host, clock)
+    start: int | None = None
+    while True:
+        try:
+            with host.stream(
+                "log.select",
+                state=settings.state,
+                run=run,
+                start=start,
+                tail=wanted.tail,
+                since=wanted.since,
+                ago_s=wanted.ago_s,
+                grep=wanted.grep,
+                whole_lines=whole_lines,
+            ) as pieces:
+                for piece in pieces:
+                    if (away_s := redial.back()) is not None:
+                        tell(f"the connection was lost for {away_s:.0f} s and is back")
+                    start = int(piece.body["next"])
+                    yield piece
+            return
+        except SSHError as error:
+            redial.lost(error)
+
+
+def _followed(
+    follower: Follower, collapser: Collapser, tell: Callable[[str], None]
+) -> Iterator[str]:
     for news in follower.pieces():
         if isinstance(news, Reconnected):
             tell(f"the connection was lost for {news.after_s:.0f} s and is back")
             continue
-        for line in _news(news.body, news.data, collapser, tell):
-            if pattern is None or pattern.search(line):
-                yield printable(line)
-    yield from map(printable, collapser.finish())
-
-
-def _news(
-    body: Any, data: bytes, collapser: Collapser, tell: Callable[[str], None]
-) -> Iterator[str]:
-    if "restarted" in body:
-        tell(f"{body['restarted']}: reading it from its beginning")
-    elif "gone" in body:
-        tell(f"the server is gone ({describe_status(body['gone'])})")
-    yield from collapser.feed(data)
+        if "restarted" in news.body:
+            tell(f"{news.body['restarted']}: reading it from its beginning")
+        elif "gone" in news.body:
+            tell(f"the server is gone ({describe_status(news.body['gone'])})")
+        yield from collapser.feed(news.data)
+    yield from collapser.finish()

@@ -15,8 +15,9 @@ from remote.core.host_facts import GPUProcess, RunState
 from remote.core.log_events import Event, FatalLine, FatalReason, StartState
 from remote.core.phases import Phase
 from remote.core.server_log import LogReader
-from remote.errors import ConnectionLost, SSHError, ToolError
+from remote.errors import SSHError, ToolError
 from remote.host import Host, Piece
+from remote.redial import Redial
 
 #: Seconds for one readiness check: on a cold server the first request compiles kernels.
 _PROBE_S = 300.0
@@ -112,7 +113,15 @@ def phase_of(host: Host, settings: HostSettings, run: str) -> Phase:
     """The phase that a run's log is in now."""
     reader = LogReader()
     with host.stream(
-        "log.select", state=settings.state, run=run, tail=None, since=None, ago_s=None, grep=None
+        "log.select",
+        state=settings.state,
+        run=run,
+        start=0,
+        tail=None,
+        since=None,
+        ago_s=None,
+        grep=None,
+        whole_lines=False,
     ) as pieces:
         for piece in pieces:
             reader.feed(piece.data)
@@ -146,7 +155,7 @@ class Follower:
 
     def pieces(self, probe: Mapping[str, Any] | None = None) -> Iterator[Piece | Reconnected]:
         """What the host says until the server is gone; the messages of `payload/follow.py`."""
-        lost_at: float | None = None
+        redial = Redial(self._host, self._clock)
         while True:
             try:
                 with self._host.stream(
@@ -157,9 +166,8 @@ class Follower:
                     probe=dict(probe) if probe else None,
                 ) as pieces:
                     for piece in pieces:
-                        if lost_at is not None:
-                            yield Reconnected(self._clock.monotonic_s() - lost_at)
-                            lost_at = None
+                        if (away_s := redial.back()) is not None:
+                            yield Reconnected(away_s)
                         if "log" in piece.body:
                             self.offset = int(piece.body["log"]) + len(piece.data)
                         elif "restarted" in piece.body:
@@ -167,15 +175,7 @@ class Follower:
                         yield piece
                 return
             except SSHError as error:
-                # A refused key or password won't mend itself, unless it worked a moment ago.
-                if lost_at is None:
-                    if not isinstance(error, ConnectionLost):
-                        raise
-                    lost_at = self._clock.monotonic_s()
-                elif self._clock.monotonic_s() - lost_at > self._host.redial_s:
-                    raise
-                self._host.close()
-                self._clock.sleep(1.0)
+                redial.lost(error)
 
 
 def until_ready(

@@ -278,14 +278,20 @@ class _HostKeys(paramiko.MissingHostKeyPolicy):
         self._host = settings.name
         self._accept_new = ssh.accept_new_host_keys or options.accept_new
         if settings.known_hosts:
-            self._files = [settings.known_hosts]
+            users, systems = [settings.known_hosts], []
         else:
-            names = (*options.known_hosts, *options.system_known_hosts)
-            self._files = [Path(name).expanduser() for name in names]
+            users, systems = (
+                [Path(name).expanduser() for name in names]
+                for names in (options.known_hosts, options.system_known_hosts)
+            )
+        # A new key is recorded for the user alone, and accepted only where it can be recorded.
+        self._record_to = users[0] if users else None
         name = options.host_key_alias or options.hostname
         self._name = known_hosts.host_name(name, 22 if options.host_key_alias else options.port)
         self._entries = [
-            entry for path in self._files for entry in known_hosts.parse(_text(path), str(path))
+            entry
+            for path in (*users, *systems)
+            for entry in known_hosts.parse(_text(path), str(path))
         ]
 
     def transport(self, sock: Any, **options: Any) -> paramiko.Transport:
@@ -310,8 +316,8 @@ class _HostKeys(paramiko.MissingHostKeyPolicy):
             return
         print_of = f"{kind} {known_hosts.fingerprint(shown)}"
         where = ", ".join(judgement.sources)
-        if verdict is known_hosts.Verdict.UNKNOWN and self._accept_new:
-            self._record(kind, shown)
+        if verdict is known_hosts.Verdict.UNKNOWN and self._accept_new and self._record_to:
+            self._record(self._record_to, kind, shown)
             return
         reasons = {
             known_hosts.Verdict.UNKNOWN: (
@@ -338,8 +344,7 @@ class _HostKeys(paramiko.MissingHostKeyPolicy):
             message, host=self._host, evidence=[f"it showed {print_of}"], hint=hint
         )
 
-    def _record(self, kind: str, key: bytes) -> None:
-        path = self._files[0]
+    def _record(self, path: Path, kind: str, key: bytes) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         text = _text(path)
         separator = "" if not text or text.endswith("\n") else "\n"

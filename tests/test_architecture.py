@@ -27,7 +27,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
             ("remote.payload", "remote.sandbox"),
             # What everything else is told by and works on.
             ("remote.clock", "remote.config", "remote.host", "remote.patch_sets", "remote.store"),
-            ("remote.agent", "remote.rendering"),
+            ("remote.agent", "remote.redial", "remote.rendering"),
             # The capabilities, and the host that they are given.
             (
                 "remote.ssh",

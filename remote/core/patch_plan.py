@@ -154,6 +154,8 @@ def plan(
                 _refuse_altered(file)
             _refuse_foreign(file, edit, patch.name)
             base = targets.get(edit.path, file.base)
+            if base is None and edit.diff is not None and not edit.diff.creates:
+                raise PatchRefused(f"{patch.name} needs {file.path}, which is not there")
             targets[edit.path] = _edited(base, edit)
             sets[edit.path] = (*sets.get(edit.path, ()), patch.name)
     for path, file in found.items():
@@ -187,8 +189,6 @@ def _refuse_foreign(file: Found, edit: FileEdit, name: str) -> None:
             )
         return
     original = file.original
-    if original is None and edit.diff is not None and not edit.diff.creates:
-        raise PatchRefused(f"{name} needs {file.path}, which is not there")
     known = _known(file, edit.known)
     if original not in known:
         raise PatchRefused(

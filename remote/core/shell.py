@@ -60,6 +60,12 @@ def masked_env(env: Mapping[str, str]) -> dict[str, str]:
     return {name: MASK if is_secret(name) and value else value for name, value in env.items()}
 
 
+def masked_setting(word: str) -> str:
+    """A ``key=value`` word as it may be shown or kept."""
+    name, equals, value = word.partition("=")
+    return f"{name}={MASK}" if equals and value and is_secret(name) else word
+
+
 def masked(command: Sequence[str]) -> list[str]:
     """The command as it may be shown: the values of secret options replaced."""
     shown: list[str] = []

@@ -12,6 +12,8 @@ from typing import Any
 from . import runs
 
 _BLOCK = 256 * 1024
+#: A search gives up on a line above this; its memory must stay constant.
+_LONGEST_LINE = 4 * 1024 * 1024
 _STAMP = re.compile(rb"\n\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
 _STAMP_BYTES = len(b"\n[2026-11-29 12:00:00")
 
@@ -44,37 +46,61 @@ def tail_offset(fd: int, lines: int) -> int:
 def select(
     state: str,
     run: str,
+    start: int | None,
     tail: int | None,
     since: str | None,
     ago_s: float | None,
     grep: str | None,
+    whole_lines: bool,
     pause: Callable[[float], bool],
 ) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """Part of a log as bytes; the last message, ``{"end": offset}``, says where it ended.
+    """Part of a log as bytes.
+
+    Every message has ``next``, the offset from which a later call goes on without losing or
+    doubling a line; the last has ``end`` as well, where the selection ended.
 
     Args:
+        start: go on from that offset; ``tail`` (without ``grep``), ``since`` and ``ago_s`` have
+            had their effect.
         tail: the last so many lines (of those that match).
         since: from the first line stamped at or after ``YYYY-MM-DD HH:MM:SS``, the host's time.
         ago_s: the same, as seconds before now.
         grep: only lines that match the regular expression.
+        whole_lines: leave out a last line that has no end yet.
     """
     fd = _open(state, run)
     try:
         end = os.fstat(fd).st_size
-        start = 0
-        if ago_s is not None:
-            since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() - ago_s))
-        if since is not None:
-            start = since_offset(fd, since.encode())
+        if whole_lines:
+            end = _after_last_newline(fd, end)
+        if start is None:
+            start = _start(fd, tail if grep is None else None, since, ago_s)
         if grep is not None:
             yield from _matching(fd, start, end, re.compile(grep.encode()), tail, pause)
         else:
-            if tail is not None:
-                start = max(start, tail_offset(fd, tail))
             yield from _send(fd, start, end, pause)
-        yield {"end": end}, b""
+        yield {"next": end, "end": end}, b""
     finally:
         os.close(fd)
+
+
+def _start(fd: int, tail: int | None, since: str | None, ago_s: float | None) -> int:
+    start = 0
+    if ago_s is not None:
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() - ago_s))
+    if since is not None:
+        start = since_offset(fd, since.encode())
+    return start if tail is None else max(start, tail_offset(fd, tail))
+
+
+def _after_last_newline(fd: int, end: int) -> int:
+    while end > 0:
+        begin = max(0, end - _BLOCK)
+        at = os.pread(fd, end - begin, begin).rfind(b"\n")
+        if at >= 0:
+            return begin + at + 1
+        end = begin
+    return 0
 
 
 def since_offset(fd: int, stamp: bytes) -> int:
@@ -120,17 +146,22 @@ def _matching(
             break
         position += len(chunk)
         *lines, pending = (pending + chunk).split(b"\n")
-        pending = pending[-_BLOCK:]
         if position >= end and pending:
             lines.append(pending)
+            pending = b""
         found = [line + b"\n" for line in lines if pattern.search(line)]
         kept.extend(found)
         kept_bytes += sum(map(len, found))
         if tail is None and kept_bytes > _BLOCK:
-            yield {"searched": position, "of": end}, b"".join(kept)
+            yield {"next": position - len(pending)}, b"".join(kept)
             kept.clear()
             kept_bytes = 0
-    yield {"searched": position, "of": end}, b"".join(kept)
+        if len(pending) > _LONGEST_LINE:
+            pending = b""
+    if tail is None:
+        yield {"next": position - len(pending)}, b"".join(kept)
+    else:  # all at once: a call that goes on would have to begin anew
+        yield {"next": start}, b"".join(kept)
 
 
 def _send(
@@ -141,5 +172,5 @@ def _send(
         chunk = os.pread(fd, min(_BLOCK, end - position), position)
         if not chunk or pause(0):
             break
-        yield {"log": position}, chunk
         position += len(chunk)
+        yield {"next": position}, chunk

@@ -28,13 +28,24 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+EVERYTHING: dict[str, Any] = {
+    "start": None,
+    "tail": None,
+    "since": None,
+    "ago_s": None,
+    "grep": None,
+    "whole_lines": False,
+}
+
+
 def selected(state: Path, content: bytes | None, **wanted: Any) -> bytes:
     path = state / "runs" / RUN / "server.log"
     if content is not None:
         path.write_bytes(content)
-    asked = {"tail": None, "since": None, "ago_s": None, "grep": None, **wanted}
+    asked = {**EVERYTHING, **wanted}
     messages = list(logfile.select(str(state), RUN, pause=lambda seconds: False, **asked))
-    assert messages[-1] == ({"end": path.stat().st_size}, b"")
+    size = path.stat().st_size
+    assert asked["whole_lines"] or messages[-1] == ({"next": size, "end": size}, b"")
     return b"".join(data for _, data in messages)
 
 
@@ -153,9 +164,8 @@ def test_leaving_ends_a_search(state: Path) -> None:
     path = state / "runs" / RUN / "server.log"
     with path.open("wb") as file:
         file.truncate(10 * 2**30)
-    messages = logfile.select(
-        str(state), RUN, tail=None, since=None, ago_s=None, grep="x", pause=lambda seconds: True
-    )
+    asked = {**EVERYTHING, "grep": "x"}
+    messages = logfile.select(str(state), RUN, pause=lambda seconds: True, **asked)
     assert [data for _, data in messages] == [b"", b""]
 
 
@@ -165,7 +175,7 @@ sys.path.insert(0, sys.argv[1])
 from remote.payload import logfile
 def memory(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 before = memory()
-wanted = dict(tail=200, since=None, ago_s=None, grep=None)
+wanted = dict(start=None, tail=200, since=None, ago_s=None, grep=None, whole_lines=False)
 for message, data in logfile.select(sys.argv[2], sys.argv[3], pause=lambda s: False, **wanted):
     sys.stdout.buffer.write(data)
 sys.stdout.flush()
@@ -186,3 +196,26 @@ def test_the_end_of_ten_gigabytes_in_constant_memory(state: Path) -> None:
     )
     assert done.stdout == b"".join(lines[-200:])
     assert int(done.stderr) < 16 * 2**20
+
+
+@given(LINES, st.sampled_from([None, "a"]), st.integers(1, 400))
+def test_a_selection_cut_short_goes_on_where_it_broke_off(
+    state: Path, lines: list[bytes], grep: str | None, block: int
+) -> None:
+    """Whichever message was the last to arrive, a second call brings the rest, nothing twice."""
+    content = b"".join(line + b"a\n" for line in lines) + b"no end yet a"
+    path = state / "runs" / RUN / "server.log"
+    path.write_bytes(content)
+    asked = {**EVERYTHING, "grep": grep, "whole_lines": True}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(logfile, "_BLOCK", block)
+        whole = list(logfile.select(str(state), RUN, pause=lambda seconds: False, **asked))
+        assert b"".join(data for _, data in whole) == content.rpartition(b"\n")[0] + b"\n" * bool(
+            lines
+        )
+        for cut in range(len(whole)):
+            first = whole[: cut + 1]
+            asked["start"] = first[-1][0]["next"]
+            rest = logfile.select(str(state), RUN, pause=lambda seconds: False, **asked)
+            joined = b"".join(data for _, data in [*first, *rest])
+            assert joined == b"".join(data for _, data in whole)
