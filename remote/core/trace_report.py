@@ -211,7 +211,7 @@ def step(error: Mapping[str, Any]) -> str | None:
     D2: a kernel asks a fake tensor for its memory.
     """
     message = str(error["message"])
-    frames = [frame["function"] for frame in error["frames"] if _in_flashinfer(frame)]
+    frames = [frame["function"] for frame in error["frames"] if frame["flashinfer"]]
     innermost = frames[-1] if frames else None
     if {"get_cuda_version", "get_cuda_path"} & set(frames):
         return "A"
@@ -287,14 +287,9 @@ def _traced(record: Mapping[str, Any]) -> tuple[Outcome, str]:
 def _innermost(error: Mapping[str, Any]) -> Line | None:
     """The last frame in FlashInfer."""
     for frame in reversed(error["frames"]):
-        if _in_flashinfer(frame):
-            file = "flashinfer/" + frame["file"].rpartition("/flashinfer/")[2]
-            return Line(file, frame["line"], frame["function"], frame["source"])
+        if frame["flashinfer"] is not None:
+            return Line(frame["flashinfer"], frame["line"], frame["function"], frame["source"])
     return None
-
-
-def _in_flashinfer(frame: Mapping[str, Any]) -> bool:
-    return "/flashinfer/" in frame["file"]
 
 
 def _brief(error: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -176,12 +177,26 @@ def _described(error: BaseException) -> Record:
 
 
 def _frames(text: str) -> list[Record]:
-    """The frames of Dynamo's report, outermost first, each with its line of source."""
+    """The frames of Dynamo's report, outermost first, each with its line of source.
+
+    ``flashinfer`` is the file from the package's name on, None outside of it.
+    """
+    import flashinfer  # type: ignore[import-not-found]
+
+    above = os.path.dirname(os.path.dirname(flashinfer.__file__))
     lines = text.splitlines()
     found = []
     for number, line in enumerate(lines):
         match = _FRAME.match(line)
         if match:
             source = lines[number + 1].strip() if number + 1 < len(lines) else ""
-            found.append({**match.groupdict(), "line": int(match["line"]), "source": source})
+            inside = match["file"].startswith(os.path.join(above, "flashinfer", ""))
+            found.append(
+                {
+                    **match.groupdict(),
+                    "line": int(match["line"]),
+                    "source": source,
+                    "flashinfer": os.path.relpath(match["file"], above) if inside else None,
+                }
+            )
     return found
