@@ -237,6 +237,7 @@ _NOT_IN_THIS_BUILD = re.compile(
 _NOT_ON_THIS_GPU = re.compile(
     r"support(s|ed)?\b.*\b(SM|sm_|GPU|compute capability|arch)|Invalid backend", re.IGNORECASE
 )
+_NOT_RUN = "Dynamo did not run"
 _BUILD_ERRORS = ("ImportError", "ModuleNotFoundError", "BackendSupportedError")
 
 
@@ -248,6 +249,9 @@ def _outcome(record: Mapping[str, Any]) -> tuple[Outcome, str]:
     error = record.get("error")
     if error is None:
         return _traced(record)
+    # Without Dynamo the call runs on the fake tensors, and its kernel refuses them.
+    if not error["type"].startswith("torch._dynamo.") and not error["frames"]:
+        return Outcome.SCANNER_ERROR, f"{_NOT_RUN}: {_brief(error)}"
     if step(error) is not None:
         return Outcome.TRAP, _explained(error)
     called = record.get("called")
@@ -271,7 +275,7 @@ def _traced(record: Mapping[str, Any]) -> tuple[Outcome, str]:
     graphs: Sequence[Sequence[str]] = record["graphs"]
     operator = record.get("operator")
     if not graphs:
-        return Outcome.SCANNER_ERROR, "no graph: Dynamo did not run"
+        return Outcome.SCANNER_ERROR, f"no graph: {_NOT_RUN}"
     if len(graphs) > 1:
         return Outcome.SCANNER_ERROR, f"{len(graphs)} graphs where one was expected"
     nodes = graphs[0]

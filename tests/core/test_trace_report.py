@@ -92,6 +92,14 @@ def test_anything_but_one_graph_with_the_expected_node_is_the_scanners_error(
     assert (found.outcome, found.reason, found.nodes) == (Outcome.SCANNER_ERROR, reason, ())
 
 
+def test_an_error_that_is_not_dynamos_is_no_trap() -> None:
+    error = {**case("step-D2")["error"], "type": "builtins.RuntimeError", "frames": []}
+    found = classified({**case("step-D2"), "error": error})
+
+    assert found.outcome is Outcome.SCANNER_ERROR
+    assert found.reason.startswith("Dynamo did not run: RuntimeError")
+
+
 def test_a_call_that_only_dynamo_refuses_is_a_trap_also_without_a_known_reason() -> None:
     error = {"type": "torch._dynamo.exc.InternalTorchDynamoError", "message": "x", "frames": []}
     record = {"op": "flashinfer.f", "graphs": [], "error": error, "called": {"kernels": 0}}
