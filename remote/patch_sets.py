@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,8 @@ from remote.errors import ConfigError
 #: Where a set stands that came as a file, not as a folder with a manifest.
 USER = "user"
 
+_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+
 
 @dataclass(frozen=True)
 class PatchSet:
@@ -28,6 +31,9 @@ class PatchSet:
         distribution: the package it is for, ``versions`` the range it was made for; empty: any.
         diffs: changes to installed files, paths relative to site-packages (delivery ``edit``).
         files: files of its own for site-packages, by name (delivery ``hook``).
+        known: by a diff's path, the sha256 of each original that it was made for; a path that is
+            missing takes what the wheel's RECORD gives.
+        stands_on: the sets that must be applied before this one.
         symbols: what the proof after applying must find to be ours.
         requires_sglang: the range in which a profile wants it; elsewhere ``why_not_elsewhere``.
         switch: the environment variable that turns it off.
@@ -44,6 +50,8 @@ class PatchSet:
     upstream: str
     diffs: tuple[unified_diff.FileDiff, ...] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
+    known: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    stands_on: tuple[str, ...] = ()
     symbols: tuple[str, ...] = ()
     requires_sglang: str = ""
     why_not_elsewhere: str = ""
@@ -145,6 +153,7 @@ def _read(name: str, home: Path) -> PatchSet:
     delivery = fields.text("delivery")
     if delivery not in ("edit", "hook"):
         problems.add("delivery", f"wanted edit or hook, found {delivery!r}")
+    diffs = _diffs(fields, home)
     patch = PatchSet(
         name=name,
         summary=fields.text("summary"),
@@ -155,8 +164,10 @@ def _read(name: str, home: Path) -> PatchSet:
         distribution=fields.text("distribution"),
         versions=fields.text("versions"),
         upstream=fields.text("upstream", ""),
-        diffs=_diffs(fields, home),
+        diffs=diffs,
         files=_files(fields, home),
+        known=_known(fields.section("known"), diffs),
+        stands_on=_texts(fields, "stands_on"),
         symbols=_texts(fields, "symbols"),
         requires_sglang=fields.text("requires_sglang", ""),
         why_not_elsewhere=fields.text("why_not_elsewhere", ""),
@@ -186,6 +197,20 @@ def _diffs(fields: Fields, home: Path) -> tuple[unified_diff.FileDiff, ...]:
         if content is not None:
             found += unified_diff.parse(content, str(home / name))
     return tuple(found)
+
+
+def _known(fields: Fields, diffs: Sequence[unified_diff.FileDiff]) -> dict[str, frozenset[str]]:
+    found = {}
+    paths = {diff.path for diff in diffs}
+    for path in fields.entries():
+        hashes = _texts(fields, path)
+        if path not in paths:
+            fields.problem(path, f"no diff changes it{did_you_mean(path, sorted(paths))}")
+        for each in hashes:
+            if not _SHA256.match(each):
+                fields.problem(path, f"wanted a sha256 in hex, found {each!r}")
+        found[path] = frozenset(hashes)
+    return found
 
 
 def _files(fields: Fields, home: Path) -> dict[str, bytes]:

@@ -159,7 +159,8 @@ def resolved(patch: PatchSet, facts: HostFacts, seen: PatchView) -> WantedSet:
     edits = []
     for places, diff in zip(_places(patch, facts), patch.diffs, strict=False):
         there = [path for path in places if seen.found[path].sha256 is not None]
-        edits.append(FileEdit((there or places)[0], diff=diff))
+        known = patch.known.get(diff.path, frozenset())
+        edits.append(FileEdit((there or places)[0], diff=diff, known=known))
     for name, content in patch.files.items():
         edits.append(FileEdit(f"{facts.site_packages}/{name}", content=content))
     return WantedSet(patch.name, tuple(edits))
@@ -219,9 +220,21 @@ def plan(
             raise PatchRefused(f"{patch.name}: {unfit}", hint="inv patch lists what fits")
         if patch.name not in {each.name for each in chosen}:
             chosen.append(patch)
+    _refuse_without_base(chosen)
     wanted = [resolved(patch, facts, seen) for patch in chosen]
     steps = patch_plan.plan(wanted, seen.found, over_edits=over_edits)
     return PatchPlan(tuple(chosen), tuple(left_out), steps)
+
+
+def _refuse_without_base(chosen: Sequence[PatchSet]) -> None:
+    for number, patch in enumerate(chosen):
+        missing = set(patch.stands_on) - {each.name for each in chosen[:number]}
+        if missing:
+            raise PatchRefused(
+                f"{patch.name} was made on top of {', '.join(sorted(missing))}",
+                evidence=[f"the sets in their order: {', '.join(each.name for each in chosen)}"],
+                hint="name that set first, and this one after it",
+            )
 
 
 def _unfit(patch: PatchSet, facts: HostFacts) -> str | None:

@@ -11,7 +11,7 @@ from hosts import LocalHost, Venv
 from remote import patch_sets, patching, venv
 from remote.config import HostSettings
 from remote.core.host_facts import HostFacts
-from remote.errors import ConnectionLost, PatchRefused
+from remote.errors import ConfigError, ConnectionLost, PatchRefused
 from remote.patching import PatchPlan, PatchView
 
 FILE = "flashinfer/jit/cpp_ext.py"
@@ -35,7 +35,9 @@ class Patched:
             left.rmdir()
         self.venv.install("flashinfer-python", version, {FILE: content})
 
-    def author(self, name: str, old: str, new: str, versions: str = ">=0.6,<0.7") -> None:
+    def author(
+        self, name: str, old: str, new: str, versions: str = ">=0.6,<0.7", more: str = ""
+    ) -> None:
         home = self.templates / "patches" / "mine" / name
         home.mkdir(parents=True)
         (home / "a.diff").write_text(
@@ -43,7 +45,7 @@ class Patched:
         )
         (home / "manifest.yaml").write_text(
             f"summary: a test\ndistribution: flashinfer-python\nversions: '{versions}'\n"
-            "delivery: edit\nedits:\n  - a.diff\n"
+            f"delivery: edit\nedits:\n  - a.diff\n{more}"
         )
 
     def look(self, *names: str) -> tuple[list[patch_sets.PatchSet], HostFacts, PatchView]:
@@ -105,6 +107,36 @@ def test_a_set_for_other_versions_is_left_out_with_its_reason(patched: Patched) 
     made = patched.plan("mine/first")
     assert made.steps == () and made.sets == ()
     assert made.left_out[0][0] == "mine/first" and "0.7.1" in made.left_out[0][1]
+
+
+def test_a_set_that_names_its_originals_takes_no_other(patched: Patched) -> None:
+    digest = hashlib.sha256(ORIGINAL).hexdigest()
+    patched.author("exact", "import torch", "exact()", more=f"known:\n  {FILE}: [{digest}]\n")
+    patched.install("0.6.4", ORIGINAL + b"# next\n")
+    with pytest.raises(PatchRefused, match="does not know") as refusal:
+        patched.apply("mine/exact")
+    assert f"known sha256 {digest}" in refusal.value.evidence
+    patched.install("0.6.3", ORIGINAL)
+    patched.apply("mine/exact")
+    assert b"exact()" in patched.file.read_bytes()
+
+
+def test_known_originals_are_read_with_care(patched: Patched) -> None:
+    known = "known:\n  flashinfer/jit/cpp_exd.py: [abc]\n"
+    patched.author("typo", "import torch", "exact()", more=known)
+    with pytest.raises(ConfigError) as wrong:
+        patched.look("mine/typo")
+    assert len(wrong.value.evidence) == 2
+    assert "did you mean flashinfer/jit/cpp_ext.py" in wrong.value.evidence[0]
+
+
+def test_a_set_made_on_top_of_another_needs_it_first(patched: Patched) -> None:
+    patched.author("third", "import torch", "third()", more="stands_on: [mine/first]\n")
+    for names in (["mine/third"], ["mine/third", "mine/first"]):
+        with pytest.raises(PatchRefused, match="made on top of mine/first"):
+            patched.apply(*names)
+    patched.apply("mine/first", "mine/third")
+    assert b"third()" in patched.file.read_bytes()
 
 
 def test_an_edit_by_hand_stands_in_the_way_of_both_directions(patched: Patched) -> None:
