@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import getpass
+import socket
 
+from remote.sandbox.keys import write_private
 from remote.sandbox.layout import Layout
 from remote.sandbox.record import LOOPBACK
 
 NAME = "sandbox"
-#: SGLang's own default; the sandbox has no reason for another.
-SGLANG_PORT = 30000
+#: SGLang's own default, and where the look for a free port begins.
+FIRST_PORT = 30000
 
 #: Without the token limit the KV pool takes 17 GB of memory; the other flags choose CPU paths.
 CPU_FLAGS: dict[str, str | int | bool] = {
@@ -49,6 +51,29 @@ UNAVAILABLE: dict[str, str] = {
 }
 
 
+def sglang_port(layout: Layout) -> int:
+    """The port of this sandbox's SGLang: chosen once, free at that time, and kept.
+
+    Another sandbox of this machine may serve on the first.
+    """
+    try:
+        return int(layout.sglang_port.read_text())
+    except (OSError, ValueError):
+        pass
+    port = next(port for port in range(FIRST_PORT, 2**16) if _free(port))
+    write_private(layout.sglang_port, str(port).encode())
+    return port
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+        return True
+
+
 def host_entry(layout: Layout, port: int) -> dict[str, object]:
     """The host's settings, keys and values as under ``hosts:``.
 
@@ -64,7 +89,7 @@ def host_entry(layout: Layout, port: int) -> dict[str, object]:
         "known_hosts": str(layout.known_hosts),
         "venv": str(layout.venv),
         "model": str(layout.model),
-        "port": SGLANG_PORT,
+        "port": sglang_port(layout),
         "cuda_home": str(layout.home / "no-cuda"),
         "flags": dict(CPU_FLAGS),
         "env": dict(CPU_ENV),

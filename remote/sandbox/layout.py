@@ -53,6 +53,11 @@ class Layout:
         return self.ssh / "known_hosts"
 
     @property
+    def sglang_port(self) -> Path:
+        """The port that its SGLang serves on, as text."""
+        return self.folder / "sglang_port"
+
+    @property
     def server_log(self) -> Path:
         return self.ssh / "server.log"
 

@@ -17,6 +17,7 @@ import pytest
 from rig import Client, OpenSSH, free_port, newest_run, started, wait_for
 
 from remote.sandbox.control import Sandbox
+from remote.sandbox.entry import sglang_port
 
 PATCHED = "lib/python3.*/site-packages/flashinfer/jit/cpp_ext.py"
 
@@ -43,7 +44,8 @@ def alive(pid: int) -> bool:
 @pytest.fixture
 def sandbox_client(embedded: Sandbox, tmp_path: Path) -> Iterator[tuple[Client, Path, int]]:
     made = Client(tmp_path / "sandboxed", {}, {"sandbox": {"folder": str(embedded.folder)}})
-    yield made, embedded.layout.home / ".sglang-remote", 30000
+    port = sglang_port(embedded.layout)
+    yield made, embedded.layout.home / ".sglang-remote", port
     made.inv("stop")
     made.inv("rollback-patch")
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -13,7 +15,7 @@ import pytest
 from remote.errors import ConfigError, ToolError
 from remote.sandbox import control
 from remote.sandbox.control import Sandbox, require_linux, start_server
-from remote.sandbox.entry import UNAVAILABLE, host_entry
+from remote.sandbox.entry import FIRST_PORT, UNAVAILABLE, host_entry, sglang_port
 from remote.sandbox.keys import have_keys, make_keys
 from remote.sandbox.layout import Layout
 from remote.sandbox.process import ProcessId
@@ -191,3 +193,13 @@ def test_the_entry_is_plain_settings_with_a_reason_for_each_thing_left_out(layou
     assert str(entry["address"]).endswith("@127.0.0.1:2222")
     assert entry["unavailable"] == UNAVAILABLE
     assert all(UNAVAILABLE.values())
+
+
+def test_a_port_is_chosen_that_is_free_and_then_kept(layout: Layout) -> None:
+    with socket.socket() as taken:
+        with contextlib.suppress(OSError):  # taken by somebody else: as good
+            taken.bind(("127.0.0.1", FIRST_PORT))
+        port = sglang_port(layout)
+        assert port > FIRST_PORT
+    assert sglang_port(layout) == port
+    assert host_entry(layout, 2222)["port"] == port
