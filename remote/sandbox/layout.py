@@ -82,7 +82,13 @@ class Layout:
 
     def foreign(self) -> tuple[Path, ...]:
         """What lies in the folder and is none of the above, nor half-written for one of them."""
-        files = (self.server_record, self.setup_record, self.setup_log, self.lock)
+        files = (
+            self.server_record,
+            self.setup_record,
+            self.setup_log,
+            self.sglang_port,
+            self.lock,
+        )
         ours = {self.home, self.ssh, *files}
         half_written = tuple(f".{path.name}." for path in files)
         return tuple(
