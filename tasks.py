@@ -284,6 +284,19 @@ def patch_apply(c: Context, display: Display, name: str, host: str = "", json: b
         return patch_work.apply(session, name)
 
 
+@_task()
+def patch_verify(c: Context, display: Display, host: str = "", json: bool = False) -> Any:
+    """Check every patched file by hash; exit 13 where one is not what this tool left there."""
+    from remote import patch_work
+    from remote.errors import OK, PatchRefused
+    from remote.session import opened
+
+    with opened(c.config, PROJECT, host, display) as session:
+        report = patch_work.verify(session)
+    display.json(report)
+    return OK if report["holds"] else PatchRefused.exit_code
+
+
 @_task(help={"command": "run by bash in the host's home folder"})
 def run(c: Context, display: Display, command: str, host: str = "") -> Any:
     """Run a command on the host in the runs' environment; its exit code is passed on."""
@@ -375,6 +388,7 @@ def _namespace() -> Collection:
     patches.add_task(patch_list, name="list", default=True)
     patches.add_task(patch_diff, name="diff")
     patches.add_task(patch_apply, name="apply")
+    patches.add_task(patch_verify, name="verify")
     top.add_collection(patches)
     embedded = Collection("sandbox")
     for name, each in (

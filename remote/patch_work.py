@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from remote import deploy, patch_sets, patching, venv
+from remote.core import patch_plan
 from remote.core.host_facts import HostFacts
-from remote.core.patch_plan import Found
+from remote.core.patch_plan import FileState, Found
 from remote.core.unified_diff import between
 from remote.errors import ConfigError, PatchRefused
 from remote.patch_sets import PatchSet
@@ -121,6 +122,56 @@ def rollback(session: Session, name: str | None) -> dict[str, Any]:
         "remaining": list(made.names),
         "files": [proof.as_dict() for proof in proofs],
     }
+
+
+def verify(session: Session) -> dict[str, Any]:
+    """Every applied set's files against the journal and the wheel's RECORD; changes nothing.
+
+    ``holds`` is false where a file is not what this tool left there, or half way to it.
+    """
+    _, seen = _look(session, [])
+    rows = []
+    for path, file in seen.found.items():
+        state = patch_plan.state(file)
+        entry = file.entry
+        rows.append(
+            {
+                "path": path,
+                "sets": list(entry.sets) if entry else [],
+                "state": "reinstalled" if file.reinstalled else state.value,
+                "sha256": file.sha256,
+                "patched_sha256": entry.current if entry else None,
+                "original_sha256": file.original,
+                "record_sha256": file.recorded,
+                "holds": state is FileState.PATCHED,
+            }
+        )
+    report = {
+        "applied": list(seen.applied),
+        "interrupted": seen.interrupted,
+        "files": rows,
+        "holds": not seen.interrupted and all(row["holds"] for row in rows),
+    }
+    _show_verified(session, report)
+    return report
+
+
+def _show_verified(session: Session, report: Mapping[str, Any]) -> None:
+    display = session.display
+    display.say(f"applied: {', '.join(report['applied']) or 'none'}")
+    for row in report["files"]:
+        show = display.good if row["holds"] else display.warn
+        show(f"{row['path']}: {row['state']} ({', '.join(row['sets']) or 'no set'})")
+        display.say(f"  sha256   {row['sha256'] or 'no file'}")
+        if not row["holds"]:
+            display.say(f"  patched  {row['patched_sha256'] or 'no file'}")
+        same = row["record_sha256"] is not None and row["record_sha256"] == row["original_sha256"]
+        recorded = ", as the wheel's RECORD has it" if same else ""
+        display.say(f"  original {row['original_sha256'] or 'no file'}{recorded}")
+    if report["interrupted"]:
+        display.warn("a patch was interrupted; inv rollback-patch undoes it")
+    elif not report["holds"]:
+        display.warn("inv rollback-patch returns the originals; inv patch.apply NAME patches anew")
 
 
 def _say_what_becomes_of(session: Session, file: Found) -> None:
