@@ -297,6 +297,28 @@ def patch_verify(c: Context, display: Display, host: str = "", json: bool = Fals
     return OK if report["holds"] else PatchRefused.exit_code
 
 
+@_task(
+    help={
+        "every": "also the calls that SGLang keeps away from torch.compile",
+        "fail_on_trap": "exit 13 when a call can't be traced",
+    }
+)
+def probe(
+    c: Context,
+    display: Display,
+    host: str = "",
+    every: bool = False,
+    fail_on_trap: bool = False,
+    json: bool = False,
+) -> Any:
+    """Trace SGLang's bare FlashInfer calls, to find what piecewise CUDA graphs would trip over."""
+    from remote import patch_work
+    from remote.session import opened
+
+    with opened(c.config, PROJECT, host, display) as session:
+        return patch_work.probed(session, every, fail_on_trap)
+
+
 @_task(help={"command": "run by bash in the host's home folder"})
 def run(c: Context, display: Display, command: str, host: str = "") -> Any:
     """Run a command on the host in the runs' environment; its exit code is passed on."""
@@ -380,6 +402,8 @@ def _namespace() -> Collection:
         status,
         logs,
         rollback_patch,
+        probe,
+        probe,
         run,
         shell,
         tunnel,

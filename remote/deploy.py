@@ -13,17 +13,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from remote import patch_sets, patching, profile, rendering, server, venv
+from remote import patch_sets, patching, profile, proving, rendering, server, venv
 from remote.clock import Clock
 from remote.config import HostSettings
 from remote.core import environment, flags
 from remote.core.flags import FlagPlan, ServerAddress
 from remote.core.host_facts import HostFacts, RunState
 from remote.core.shell import masked, masked_env, masked_setting
-from remote.errors import PreflightFailed, SSHError
+from remote.errors import PatchRefused, PreflightFailed, SSHError
 from remote.host import Host
 from remote.patching import PatchPlan, PatchView
 from remote.profile import Profile
+from remote.proving import PatchProof
 from remote.store import LocalRun, new_run_id
 
 #: Less than this free under the state folder, and the log of a start may not fit.
@@ -247,8 +248,10 @@ def _warnings(facts: HostFacts, seen: PatchView) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def carry_out(host: Host, made: Plan, local: LocalRun, clock: Clock, tell: Tell) -> None:
-    """Push, patch, stop what makes way, start; the host's lock must be held.
+def carry_out(
+    host: Host, made: Plan, local: LocalRun, clock: Clock, tell: Tell
+) -> tuple[PatchProof, ...]:
+    """Push, patch and prove, stop what makes way, start; the host's lock must be held.
 
     Raises:
         ToolError: a step failed. Patches are all or none; a server that was stopped stays so.
@@ -257,12 +260,13 @@ def carry_out(host: Host, made: Plan, local: LocalRun, clock: Clock, tell: Tell)
     local.write("launch.sh", made.script.encode())
     local.write_json("plan.json", {"run": made.run, "host": settings.name, **made.record()})
     local.write_json("facts.json", made.facts.raw)
-    apply_patches(host, settings, made.facts, made.patches, made.seen, tell)
+    proofs = apply_patches(host, settings, made.facts, made.patches, made.seen, tell)
     for previous in made.stops:
         tell(f"stopping run {previous.run}")
         server.stop(host, settings, previous, clock, tell)
     tell(f"starting run {made.run}")
     server.start(host, settings, made.run, made.script.encode(), made.record())
+    return proofs
 
 
 def follow(
@@ -300,13 +304,35 @@ def apply_patches(
     made: PatchPlan,
     seen: PatchView,
     tell: Tell,
-) -> None:
-    """Write what the plan says; the host's lock must be held.
+) -> tuple[PatchProof, ...]:
+    """Write what the plan says and prove it; the host's lock must be held.
 
     Raises:
-        PatchRefused: a file is not what the plan was made for; nothing was changed.
+        PatchRefused: a file is not what the plan was made for, and nothing was changed; or the
+            proof failed, and all was put back.
     """
     if not made.steps:
-        return
+        return ()
     tell(f"patching {len(made.steps)} files")
     patching.commit(host, settings, made)
+    changed = {name for step in made.steps for name in step.sets}
+    try:
+        proofs = []
+        for patch in made.sets:
+            if patch.name in changed:
+                tell(f"proving {patch.name} in the host's own interpreter")
+                proofs.append(proving.prove(host, settings, facts, patch))
+        failed = [f"{proof.patch}: {each}" for proof in proofs for each in proof.against]
+        if failed:
+            raise PatchRefused(
+                "the patch is applied but not proven, and was put back",
+                host=settings.name,
+                evidence=failed,
+                hint="inv probe shows what traces; inv patch lists the sets",
+            )
+    except SSHError:
+        raise
+    except BaseException:
+        patching.undo(host, settings, made, seen)
+        raise
+    return tuple(proofs)

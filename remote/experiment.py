@@ -13,7 +13,8 @@ from remote.core.log_lines import collapse
 from remote.core.shell import MASK
 from remote.display import StartWatch, duration, verdict_line
 from remote.errors import ConfigError, NotReady, ServerCrashed, ToolError
-from remote.plan_view import plan_dict, show_patch_diffs, show_plan
+from remote.plan_view import plan_dict, show_patch_diffs, show_plan, show_proofs
+from remote.proving import PatchProof
 from remote.server import Outcome, Verdict
 from remote.session import Session
 
@@ -73,9 +74,13 @@ def deploy_profile(session: Session, name: str, options: DeployOptions) -> dict[
             made = planned()
         show_plan(display, made)
         running = None if options.restart else made.unchanged
+        proofs: tuple[PatchProof, ...] = ()
         if running is None:
             with display.working(f"deploying {name}"):
-                deploy.carry_out(host, made, session.local(made.run), session.clock, display.tell)
+                proofs = deploy.carry_out(
+                    host, made, session.local(made.run), session.clock, display.tell
+                )
+                show_proofs(display, proofs)
     run = made.run if running is None else running.run
     if running is not None and running.state == "ready":
         why_not = server.answers(host, settings, run)
@@ -98,6 +103,7 @@ def deploy_profile(session: Session, name: str, options: DeployOptions) -> dict[
         "plan": plan_dict(made),
         "changed": running is None,
         "verdict": verdict.as_dict(),
+        "proofs": [proof.as_dict() for proof in proofs],
         "intent_mismatches": _check_intent(session, made.record(), verdict),
     }
 

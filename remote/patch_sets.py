@@ -34,7 +34,9 @@ class PatchSet:
         known: by a diff's path, the sha256 of each original that it was made for; a path that is
             missing takes what the wheel's RECORD gives.
         stands_on: the sets that must be applied before this one.
-        symbols: what the proof after applying must find to be ours.
+        symbols: what the proof after applying must find to be ours; where the set is known to
+            work, it must trace as well.
+        traces: further functions whose trace the proof shows.
         requires_sglang: the range in which a profile wants it; elsewhere ``why_not_elsewhere``.
         switch: the environment variable that turns it off.
     """
@@ -53,6 +55,7 @@ class PatchSet:
     known: Mapping[str, frozenset[str]] = field(default_factory=dict)
     stands_on: tuple[str, ...] = ()
     symbols: tuple[str, ...] = ()
+    traces: tuple[str, ...] = ()
     requires_sglang: str = ""
     why_not_elsewhere: str = ""
     switch: str = ""
@@ -169,6 +172,7 @@ def _read(name: str, home: Path) -> PatchSet:
         known=_known(fields.section("known"), diffs),
         stands_on=_texts(fields, "stands_on"),
         symbols=_texts(fields, "symbols"),
+        traces=_texts(fields, "traces"),
         requires_sglang=fields.text("requires_sglang", ""),
         why_not_elsewhere=fields.text("why_not_elsewhere", ""),
         switch=fields.text("switch", ""),

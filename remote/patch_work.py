@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from remote import deploy, patch_sets, patching, venv
+from remote import deploy, patch_sets, patching, probe, venv
 from remote.core import patch_plan
 from remote.core.host_facts import HostFacts
 from remote.core.patch_plan import FileState, Found
@@ -13,6 +13,7 @@ from remote.core.unified_diff import between
 from remote.errors import ConfigError, PatchRefused
 from remote.patch_sets import PatchSet
 from remote.patching import PatchView
+from remote.plan_view import show_proofs
 from remote.session import Session
 
 
@@ -82,13 +83,20 @@ def apply(session: Session, name: str) -> dict[str, Any]:
         seen = patching.view(host, settings, facts, sets)
         made = patching.plan([], sets, facts, seen)
         warn_of_outcome(session, patch)
-        deploy.apply_patches(session.host, settings, facts, made, seen, session.display.tell)
+        proofs = deploy.apply_patches(
+            session.host, settings, facts, made, seen, session.display.tell
+        )
     changed = [step.path for step in made.steps]
     for path in changed:
         session.display.good(f"patched {path}")
+    show_proofs(session.display, proofs)
     if not changed:
         session.display.say(f"{patch.name} is applied already")
-    return {"patch": patch.name, "changed": changed}
+    return {
+        "patch": patch.name,
+        "changed": changed,
+        "proofs": [proof.as_dict() for proof in proofs],
+    }
 
 
 def rollback(session: Session, name: str | None) -> dict[str, Any]:
@@ -237,3 +245,44 @@ def _warn_of_drift(session: Session, seen: PatchView) -> None:
         session.display.warn(
             f"{file.path} is no longer what this tool left there (reinstalled or edited)"
         )
+
+
+def probed(session: Session, every: bool, fail_on_trap: bool) -> dict[str, Any]:
+    """What the installed SGLang calls bare in its compiled region, and whether it traces.
+
+    Raises:
+        PatchRefused: a trap was found and ``fail_on_trap`` asks for that.
+    """
+    host, settings, display = session.host, session.host_settings, session.display
+    facts = venv.survey(host, settings)
+    venv.require_sglang(facts, settings)
+    with display.working("probing"):
+        report = probe.probe(host, settings, facts, display.tell, every=every)
+    display.say(
+        f"SGLang {report.sglang}, FlashInfer {report.flashinfer}, torch {report.torch}, traced for"
+        f" {report.device}{' (assumed: this host has no GPU)' if report.assumed else ''}"
+    )
+    if report.stripped:
+        display.say(f"left out of the environment: {', '.join(report.stripped)}")
+    display.table(
+        ("function", "outcome", "step", "why, and where", "freed by"),
+        [
+            (
+                op.op.removeprefix("flashinfer."),
+                op.outcome.value + (f" ({op.patch})" if op.patch else ""),
+                op.step,
+                f"{op.reason}{f', {op.at}' if op.at else ''}",
+                op.freed_by,
+            )
+            for op in report.ops
+        ],
+    )
+    display.say(f"{len(report.ops)} functions in {report.seconds:.1f} s, {len(report.traps)} traps")
+    if report.traps and fail_on_trap:
+        raise PatchRefused(
+            f"{len(report.traps)} functions can't be traced",
+            host=settings.name,
+            evidence=[f"{op.op}: {op.reason}" for op in report.traps],
+            hint="inv deploy piecewise --patch NAME, with what frees them",
+        )
+    return report.as_dict()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from remote.core.intents import shown
@@ -9,6 +10,7 @@ from remote.core.shell import masked_env
 from remote.core.unified_diff import between
 from remote.deploy import Plan
 from remote.display import Display
+from remote.proving import PatchProof, described
 
 
 def show_plan(display: Display, made: Plan) -> None:
@@ -60,6 +62,14 @@ def show_patch_diffs(display: Display, made: Plan) -> None:
     for step in made.patches.steps:
         text = between(made.seen.found[step.path].base or b"", step.content or b"", step.path[1:])
         display.diff(text)
+
+
+def show_proofs(display: Display, proofs: Sequence[PatchProof]) -> None:
+    """What was proven of the patches just applied."""
+    for proof in proofs:
+        display.good(f"patch {proof.patch} is applied and proven")
+        for line in described(proof):
+            display.say(f"  {line}")
 
 
 def plan_dict(made: Plan) -> dict[str, Any]:

@@ -38,7 +38,8 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
                 "remote.venv",
             ),
             # Put together from capabilities: a log is followed, a deploy planned and carried out.
-            ("remote.deploy", "remote.display", "remote.logs"),
+            ("remote.display", "remote.logs", "remote.proving"),
+            ("remote.deploy",),
             ("remote.plan_view", "remote.session"),
             # What a task does.
             ("remote.experiment", "remote.patch_work", "remote.stopping"),

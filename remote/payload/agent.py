@@ -11,7 +11,19 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from . import facts, follow, frames, gpus, logfile, patches, procs, readiness, runs
+from . import (
+    evidence,
+    facts,
+    follow,
+    frames,
+    gpus,
+    logfile,
+    patches,
+    probing,
+    procs,
+    readiness,
+    runs,
+)
 from .lock import HostLock
 from .refusal import Refused
 
@@ -23,7 +35,7 @@ BEAT_S = 2.0
 _HANG_UP_S = 0.2
 
 #: What may be dropped half way when the client is gone: it takes long and changes nothing.
-_ONLY_LOOKS = frozenset({"facts.read", "facts.parser", "readiness.check", "gpus.ask"})
+_ONLY_LOOKS = frozenset({"facts.read", "facts.parser", "probe.run", "readiness.check", "gpus.ask"})
 
 
 class Link:
@@ -158,6 +170,7 @@ def _functions(link: Link) -> dict[str, Callable[..., Any]]:
         "facts.read": facts.read,
         "facts.parser": lambda data, **params: facts.parser(script=data, **params),
         "facts.port_owner": lambda port: {"owner": facts.port_owner(port)},
+        "evidence.look": evidence.look,
         "gpus.ask": gpus.ask,
         "runs.look": runs.look,
         "runs.ids": lambda state: {"ids": runs.ids(state)},
@@ -168,6 +181,7 @@ def _functions(link: Link) -> dict[str, Callable[..., Any]]:
         "readiness.check": readiness.check,
         "follow.follow": lambda **params: follow.follow(pause=link.pause, **params),
         "log.select": lambda **params: logfile.select(pause=link.pause, **params),
+        "probe.run": lambda data, **params: probing.run(script=data, **params),
         "patches.look": patches.look,
         "patches.commit": lambda data=b"", **params: patches.commit(data=data, **params),
         "patches.recover": patches.recover,

@@ -1,0 +1,74 @@
+"""The proof after a patch was applied: in the host's own interpreter, by importing and tracing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from remote import probe
+from remote.config import HostSettings
+from remote.core.host_facts import HostFacts
+from remote.core.trace_report import Outcome, SymbolProof
+from remote.host import Host
+from remote.patch_sets import PatchSet
+
+
+@dataclass(frozen=True)
+class PatchProof:
+    """One set: what its functions are now, and what speaks against it (empty: it is proven)."""
+
+    patch: str
+    symbols: tuple[SymbolProof, ...]
+    against: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The shape printed with ``--json``."""
+        return {
+            "patch": self.patch,
+            "proven": not self.against,
+            "against": list(self.against),
+            "symbols": [symbol.as_dict() for symbol in self.symbols],
+        }
+
+
+def prove(host: Host, settings: HostSettings, facts: HostFacts, patch: PatchSet) -> PatchProof:
+    """Import what the set patches, and trace it as piecewise CUDA graphs would.
+
+    A set that names no function is proven by its files' hashes alone.
+
+    Raises:
+        PreflightFailed: the scanner can't run there, for instance because the package no longer
+            imports.
+    """
+    asked = (*patch.symbols, *patch.traces)
+    if not asked:
+        return PatchProof(patch.name, (), ())
+    short = patch.name.rpartition("/")[2]
+    symbols = probe.prove(host, settings, facts, asked, short)
+    return PatchProof(patch.name, symbols, tuple(_against(patch, symbols)))
+
+
+def _against(patch: PatchSet, symbols: Sequence[SymbolProof]) -> list[str]:
+    against = []
+    for found in symbols:
+        if found.symbol not in patch.symbols:
+            continue
+        trace = found.trace
+        if not found.ours:
+            against.append(f"{found.symbol} is not the patch's own: {trace.reason}")
+        elif patch.verdict == "works" and trace.outcome is not Outcome.TRACES:
+            against.append(f"{found.symbol}: {trace.outcome.value}: {trace.reason}")
+    return against
+
+
+def described(proof: PatchProof) -> list[str]:
+    """A proof as lines for a person."""
+    lines = []
+    for found in proof.symbols:
+        trace = found.trace
+        step = f" (step {trace.step})" if trace.step else ""
+        at = f" at {trace.at}" if trace.at else ""
+        nodes = f" as {', '.join(trace.nodes)}" if trace.nodes else ""
+        lines.append(f"{found.symbol}: {trace.outcome.value}{step}{at}{nodes}")
+    return lines
