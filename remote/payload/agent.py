@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from . import (
+    authoring,
     evidence,
     facts,
     follow,
@@ -185,6 +186,8 @@ def _functions(link: Link) -> dict[str, Callable[..., Any]]:
         "patches.look": patches.look,
         "patches.commit": lambda data=b"", **params: patches.commit(data=data, **params),
         "patches.recover": patches.recover,
+        "authoring.read": authoring.read,
+        "authoring.adopt": lambda data=b"", **params: authoring.adopt(data=data, **params),
     }
 
 

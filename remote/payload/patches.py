@@ -16,6 +16,7 @@ import glob
 import json
 import os
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 from . import files
@@ -104,16 +105,34 @@ def _base(
 
 
 def _original(state: str, sha256: str) -> bytes:
-    path = os.path.join(_folder(state), "originals", sha256)
-    found = files.read(path)
-    if found is None or found.sha256 != sha256:
+    content = saved_original(state, sha256)
+    if content is None:
+        path = _saved(state, sha256)
         raise Refused(
             "PatchRefused",
-            f"the saved original {sha256[:12]} is {'missing' if found is None else 'damaged'}",
+            f"the saved original {sha256[:12]} is {'damaged' if files.read(path) else 'missing'}",
             evidence=[path],
             hint="reinstall the package with pip, then run the task again",
         )
-    return found.content
+    return content
+
+
+def _saved(state: str, sha256: str) -> str:
+    return os.path.join(files.expand(state), "patches", "originals", sha256)
+
+
+def saved_original(state: str, sha256: str) -> bytes | None:
+    """The bytes kept under that hash; None where there are none, or they are damaged."""
+    found = files.read(_saved(state, sha256))
+    return found.content if found is not None and found.sha256 == sha256 else None
+
+
+def save_original(state: str, content: bytes) -> None:
+    """Keep the bytes of a file under their hash."""
+    sha256 = files.sha256(content)
+    files.private_dir(os.path.join(_folder(state), "originals"))
+    if saved_original(state, sha256) is None:
+        files.write(_saved(state, sha256), content)
 
 
 def commit(state: str, steps: list[dict[str, Any]], sets: list[str], data: bytes) -> dict[str, Any]:
@@ -131,17 +150,13 @@ def commit(state: str, steps: list[dict[str, Any]], sets: list[str], data: bytes
     """
     home = _folder(state)
     recover(state)
-    originals = files.private_dir(os.path.join(home, "originals"))
     known = journal(state)
     before: dict[str, files.Found | None] = {}
     for step in steps:
         now = before[step["path"]] = files.read(step["path"])
         _expect(step["path"], step["before"], now.sha256 if now else None)
         if now is not None:
-            saved = os.path.join(originals, now.sha256)
-            there = files.read(saved)
-            if there is None or there.sha256 != now.sha256:
-                files.write(saved, now.content)
+            save_original(state, now.content)
     contents = _contents(state, steps, data)
     kept = ("path", "before", "after", "original", "sets")
     plan = [{key: step[key] for key in kept} for step in steps]
@@ -276,11 +291,25 @@ def recorded(site: str, paths: list[str]) -> dict[str, str]:
     """The sha256 that the wheels' RECORD files give for installed files, in hex, by path."""
     wanted = {os.path.relpath(path, site): path for path in paths}
     found = {}
-    for record in glob.glob(os.path.join(glob.escape(site), "*.dist-info", "RECORD")):
-        with open(record, encoding="utf-8", newline="") as file:
-            for row in csv.reader(file):
-                if len(row) >= 2 and row[0] in wanted and row[1].startswith("sha256="):
-                    digest = row[1].removeprefix("sha256=")
-                    padded = digest + "=" * (-len(digest) % 4)
-                    found[wanted[row[0]]] = base64.urlsafe_b64decode(padded).hex()
+    for path in glob.glob(os.path.join(glob.escape(site), "*.dist-info", "RECORD")):
+        for name, digest in record(path):
+            if name in wanted and digest:
+                found[wanted[name]] = in_hex(digest)
     return found
+
+
+def record(path: str) -> Iterator[tuple[str, str]]:
+    """One RECORD: each file's name from site-packages, and its sha256 (empty: none) as written."""
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            for row in csv.reader(file):
+                kind, _, digest = row[1].partition("=") if len(row) >= 2 else ("", "", "")
+                if row:
+                    yield row[0], digest if kind == "sha256" else ""
+    except FileNotFoundError:  # gone since we listed it: pip is at work
+        return
+
+
+def in_hex(digest: str) -> str:
+    """A hash of RECORD, base64 without padding, in hex."""
+    return base64.urlsafe_b64decode(digest + "=" * (-len(digest) % 4)).hex()
