@@ -18,11 +18,12 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.syntax import Syntax
 from rich.table import Table
 
+from remote.core.heartbeat import Beat
 from remote.core.log_events import Event, FatalLine, PhaseStarted, StartState
 from remote.core.log_lines import printable
 from remote.core.phases import Phase
 from remote.errors import ToolError
-from remote.server import Beat, Reconnected, Verdict
+from remote.server import Reconnected, Verdict
 
 #: Columns of a table that goes to a file or a pipe.
 _WIDTH_OFF_TERMINAL = 160

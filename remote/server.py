@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from remote.clock import Clock, Deadline
 from remote.config import HostSettings
 from remote.core import host_facts
+from remote.core.budgets import Budgets
+from remote.core.heartbeat import Alarm, AlarmKind, Beat, Heartbeat
 from remote.core.host_facts import GPUProcess, RunState
 from remote.core.log_events import Event, FatalLine, FatalReason, StartState
 from remote.core.phases import Phase
@@ -22,6 +24,9 @@ from remote.redial import Redial
 #: Seconds for one readiness check: on a cold server the first request compiles kernels.
 _PROBE_S = 300.0
 
+#: After a fatal line its traceback, and the other ranks' own words, get this long to be written.
+_LAST_WORDS_S = 0.3
+
 
 class Outcome(str, Enum):
     """How a wait for a server ended."""
@@ -29,6 +34,7 @@ class Outcome(str, Enum):
     READY = "ready"
     CRASHED = "crashed"
     DIED_AFTER_READY = "died_after_ready"
+    HUNG = "hung"
     STOPPED = "stopped"
     NOT_READY = "not_ready"
 
@@ -38,7 +44,8 @@ class Verdict:
     """The end of a wait.
 
     ``line`` and ``line_number`` quote the deciding line of the log, where a line decided;
-    ``exit_status`` is the shell's (128 + signal), where the process is gone.
+    ``exit_status`` is the shell's (128 + signal), where the process is gone. ``roster`` holds the
+    ranks that were seen, with their pids; ``durations`` the seconds of each phase left behind.
     """
 
     outcome: Outcome
@@ -49,6 +56,8 @@ class Verdict:
     line_number: int | None = None
     exit_status: int | None = None
     generated: str | None = None
+    roster: Mapping[str, int] = field(default_factory=dict)
+    durations: Mapping[Phase, float] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -61,14 +70,6 @@ class Verdict:
             "exit_status": self.exit_status,
             "generated": self.generated,
         }
-
-
-@dataclass(frozen=True)
-class Beat:
-    """The server still works, though its log is silent: living processes and their CPU seconds."""
-
-    processes: int
-    cpu_s: float
 
 
 @dataclass(frozen=True)
@@ -177,6 +178,23 @@ class Follower:
             except SSHError as error:
                 redial.lost(error)
 
+    def rest(self) -> Iterator[Piece]:
+        """What the log has got since, without waiting for more."""
+        with self._host.stream(
+            "log.select",
+            state=self._settings.state,
+            run=self._run,
+            start=self.offset,
+            tail=None,
+            since=None,
+            ago_s=None,
+            grep=None,
+            whole_lines=False,
+        ) as pieces:
+            for piece in pieces:
+                self.offset += len(piece.data)
+                yield piece
+
 
 def until_ready(
     host: Host,
@@ -186,8 +204,9 @@ def until_ready(
     timeout_s: float,
     watch: Watcher,
     keep_log: Callable[[bytes], object],
+    budgets: Budgets | None = None,
 ) -> Verdict:
-    """Follow a run from its first byte until it is ready, dead, stopped or out of time.
+    """Follow a run from its first byte until it is ready, dead, hung, stopped or out of time.
 
     Ready is the server's own ready line, then, asked on the host: the port belongs to a process of
     this run, `/health` answers 200, and a generation makes tokens.
@@ -195,6 +214,7 @@ def until_ready(
     Args:
         watch: told every event and sign of life.
         keep_log: given every byte of the log, in order.
+        budgets: what each phase may take before silence means that it hangs.
 
     Raises:
         SSHError: the connection was lost and dialling again failed too; the server goes on.
@@ -202,11 +222,26 @@ def until_ready(
     reader = LogReader()
     began = clock.monotonic_s()
     deadline = Deadline.after(clock, timeout_s)
+    heart = Heartbeat(budgets or Budgets(), began)
     follower = Follower(host, settings, run, clock)
     probe: dict[str, Any] | None = None
 
     def verdict(outcome: Outcome, reason: str, **more: Any) -> Verdict:
-        return Verdict(outcome, reason, clock.monotonic_s() - began, reader.state, **more)
+        return Verdict(
+            outcome,
+            reason,
+            clock.monotonic_s() - began,
+            reader.state,
+            roster=dict(heart.roster),
+            durations=dict(heart.durations),
+            **more,
+        )
+
+    def take(data: bytes) -> None:
+        keep_log(data)
+        for event in reader.feed(data):
+            watch(event, reader.state)
+        heart.log(clock.monotonic_s(), reader.state.phase)
 
     while True:
         asked = probe
@@ -215,13 +250,13 @@ def until_ready(
                 watch(piece, reader.state)
                 continue
             if "log" in piece.body:
-                keep_log(piece.data)
-                for event in reader.feed(piece.data):
-                    watch(event, reader.state)
+                take(piece.data)
             elif "restarted" in piece.body:
                 reader = LogReader()
             elif "tick" in piece.body:
-                watch(Beat(**piece.body["tick"]), reader.state)
+                beat = Beat.from_tick(piece.body["tick"])
+                heart.beat(clock.monotonic_s(), beat)
+                watch(beat, reader.state)
             elif "probe" in piece.body:
                 found = piece.body["probe"]
                 if found["ok"]:
@@ -235,7 +270,13 @@ def until_ready(
                 return _ended(verdict, reader.state, piece.body)
             fatal = reader.state.fatal
             if fatal is not None:
+                clock.sleep(_LAST_WORDS_S)
+                for rest in follower.rest():
+                    take(rest.data)
                 return _fatal(verdict, fatal, reader.state)
+            alarm = heart.alarm(clock.monotonic_s())
+            if alarm is not None:
+                return verdict(_alarmed(alarm, reader.state), alarm.reason)
             if deadline.passed:
                 return verdict(
                     Outcome.NOT_READY,
@@ -248,6 +289,12 @@ def until_ready(
                     "timeout_s": min(_PROBE_S, max(deadline.left_s, 1.0)),
                 }
                 break
+
+
+def _alarmed(alarm: Alarm, state: StartState) -> Outcome:
+    if alarm.kind is not AlarmKind.MISSING:
+        return Outcome.HUNG
+    return Outcome.CRASHED if state.ready is None else Outcome.DIED_AFTER_READY
 
 
 def _fatal(verdict: Callable[..., Verdict], fatal: FatalLine, state: StartState) -> Verdict:

@@ -71,7 +71,7 @@ class RunState:
 
     @property
     def state(self) -> str:
-        """One word: ready, starting, dying, stopped, crashed, rebooted or ended.
+        """One word: ready, starting, hung, dying, stopped, crashed, rebooted or ended.
 
         What a wait saw goes before what the processes show: a server that printed a fatal line
         has crashed, whether it still lives or was ended afterwards.
@@ -80,7 +80,7 @@ class RunState:
         if seen in ("crashed", "died_after_ready"):
             return "crashed"
         if self.server_pid is not None:
-            return "ready" if seen == "ready" else "starting"
+            return seen if seen in ("ready", "hung") else "starting"
         if self.alive:
             return "dying"
         if self.rebooted and self.exit_status is None:

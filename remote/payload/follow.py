@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from . import procs, readiness, runs
+from . import gpus, procs, ranks, readiness, runs
 
 _CHUNK_BYTES = 256 * 1024
 _LOOK_S = 0.05
@@ -43,6 +43,7 @@ def follow(
         ).start()
     pidfd = _pidfd(server)
     last_tick = time.monotonic()
+    sampler = gpus.Sampler()
     try:
         while True:
             # Looked at before reading, so that what was written before the death is read after it.
@@ -53,20 +54,33 @@ def follow(
             if gone:
                 status = _await_status(state, run)
                 yield from log.news()
-                yield {"gone": status, "stop_requested": _stop_requested(state, run)}, b""
+                yield {"gone": status, "stop_requested": runs.stop_requested(state, run)}, b""
                 return
             now = time.monotonic()
             if now - last_tick >= _TICK_S:
                 last_tick = now
-                alive = procs.members(run)
-                cpu_s = sum(p.cpu_ticks for p in alive) / os.sysconf("SC_CLK_TCK")
-                yield {"tick": {"processes": len(alive), "cpu_s": round(cpu_s, 2)}}, b""
+                yield {"tick": {**_tick(run, server), "gpus": sampler.latest}}, b""
             if pause(_LOOK_S):
                 return
     finally:
+        sampler.stop()
         log.close()
         if pidfd is not None:
             os.close(pidfd)
+
+
+def _tick(run: str, server: procs.Process | None) -> dict[str, Any]:
+    """Signs of life: processes, CPU seconds, memory, each rank's pid and state, compilers."""
+    alive = procs.members(run)
+    cpu_s = sum(process.cpu_ticks for process in alive) / os.sysconf("SC_CLK_TCK")
+    roster = ranks.roster(alive, server.pid if server else None)
+    return {
+        "processes": len(alive),
+        "cpu_s": round(cpu_s, 2),
+        "memory_bytes": sum(procs.memory_bytes(process.pid) for process in alive),
+        "ranks": {name: [process.pid, process.state] for name, process in roster.items()},
+        "builders": ranks.builders(alive),
+    }
 
 
 class _Log:
@@ -147,7 +161,3 @@ def _await_status(state: str, run: str) -> int | None:
     while (status := runs.exit_status(state, run)) is None and time.monotonic() < until:
         time.sleep(0.02)
     return status
-
-
-def _stop_requested(state: str, run: str) -> bool:
-    return os.path.exists(os.path.join(runs.folder(state, run), "stop_requested"))

@@ -57,6 +57,23 @@ def find(pid: int) -> Process | None:
     )
 
 
+def name(pid: int) -> str:
+    """The kernel's name for it, 15 bytes at most; a zombie still has one."""
+    return _bytes(pid, "comm").decode("utf-8", "replace").strip()
+
+
+def exit_status(pid: int) -> int | None:
+    """How a zombie ended: its status, negative for a signal; None where that isn't shown."""
+    fields = _bytes(pid, "stat").rpartition(b")")[2].split()
+    return os.waitstatus_to_exitcode(int(fields[49])) if len(fields) > 49 else None
+
+
+def memory_bytes(pid: int) -> int:
+    """Its resident memory; 0 where it is gone."""
+    fields = _bytes(pid, "statm").split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else 0
+
+
 def same(pid: int, start: int) -> bool:
     """Whether the process that had this pid and start time still runs."""
     found = find(pid)
@@ -76,6 +93,12 @@ def run_of(pid: int) -> str | None:
         if entry.startswith(wanted):
             return entry[len(wanted) :].decode("utf-8", "replace")
     return None
+
+
+def environment(pid: int) -> dict[str, str]:
+    """The environment a process was started with."""
+    entries = _bytes(pid, "environ").decode("utf-8", "replace").split("\0")
+    return dict(entry.split("=", 1) for entry in entries if "=" in entry)
 
 
 def by_run() -> dict[str, list[Process]]:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from . import procs
+from . import kernel, procs
 from .files import expand, private_dir, write
 from .refusal import Refused
 
@@ -120,12 +120,17 @@ def look(
         "server_pid": server.pid if server else None,
         "pids": [process.pid for process in alive],
         "exit_status": exit_status(state, run),
-        "stop_requested": os.path.exists(os.path.join(home, "stop_requested")),
+        "stop_requested": stop_requested(state, run),
         "outcome": outcome(state, run),
         "log": log,
         "log_bytes": os.path.getsize(log) if os.path.exists(log) else 0,
         "now": time.time(),
     }
+
+
+def stop_requested(state: str, run: str) -> bool:
+    """Whether this tool has asked the run to stop."""
+    return os.path.exists(os.path.join(folder(state, run), "stop_requested"))
 
 
 def outcome(state: str, run: str) -> dict[str, Any] | None:
@@ -170,7 +175,13 @@ def _launch(home: str, run: str, note: dict[str, Any], script: bytes) -> subproc
     write(os.path.join(home, "launch.sh"), script, mode=0o700)
     # Opened here for its mode, and so that a follower finds it at once.
     os.close(os.open(os.path.join(home, "server.log"), os.O_CREAT | os.O_WRONLY, 0o600))
-    started = {**note, "run": run, "boot_id": procs.boot_id(), "started_at": time.time()}
+    started = {
+        **note,
+        "run": run,
+        "boot_id": procs.boot_id(),
+        "started_at": time.time(),
+        "oom_kills": kernel.oom_kills(),
+    }
     write(os.path.join(home, "run.json"), json.dumps(started, indent=1).encode())
     # The environment is the script's own; it starts from the little that a login has.
     kept = {name: os.environ[name] for name in ("HOME", "USER", "LOGNAME") if name in os.environ}

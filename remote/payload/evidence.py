@@ -1,0 +1,97 @@
+"""What a host knows of a run beside its log: the process table, the kernel, the disks."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from . import kernel, procs, ranks, runs
+from .files import expand
+
+#: Less than this free, and a write fails.
+_FULL_BYTES = 1024 * 1024
+#: Variables of the server that name folders it writes to.
+_FOLDERS = ("TMPDIR", "TRITON_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE", "HF_HOME")
+
+
+def look(state: str, run: str, known: dict[str, int]) -> dict[str, Any]:
+    """The run's processes now, the kernel's words since its start, and disks without room.
+
+    Asks nothing that may take long: a verdict waits for it.
+
+    Args:
+        known: ranks seen before, with their pids; those that are gone are told as dead.
+    """
+    started = runs.record(state, run)
+    alive = procs.members(run)
+    server = runs.server_process(state, run)
+    roster = ranks.roster(alive, server.pid if server else None)
+    return {
+        "alive": server is not None,
+        "exit_status": runs.exit_status(state, run),
+        "stop_requested": runs.stop_requested(state, run),
+        "ranks": {name: {"pid": p.pid, "state": p.state} for name, p in roster.items()},
+        "dead": _dead(alive, known),
+        "builders": ranks.builders(alive),
+        "kernel": {
+            **kernel.messages(float(started["started_at"])),
+            "oom_kills": kernel.oom_kills(),
+            "oom_kills_before": started.get("oom_kills", {}),
+        },
+        "disks": disks(writes_to(state, run, server.pid if server else None)),
+        "gpus": _gpus(),
+    }
+
+
+def _dead(alive: list[procs.Process], known: dict[str, int]) -> list[dict[str, Any]]:
+    """Ranks that were seen and have ended, and children that have; ``exit`` where it is shown."""
+    children = {child["pid"]: child for child in ranks.dead_children(alive)}
+    living = {process.pid for process in alive}
+    found = []
+    for name, pid in known.items():
+        if name != ranks.SERVER and pid not in living:
+            child = children.pop(pid, None)
+            found.append({"rank": name, "pid": pid, "exit": child["exit"] if child else None})
+    return found + [
+        {"rank": None, **child}
+        for child in children.values()
+        if child["name"].startswith("sglang::")
+    ]
+
+
+def writes_to(state: str, run: str, pid: int | None) -> list[str]:
+    """Folders that the server writes to: its log's, and what its environment names."""
+    variables = procs.environment(pid) if pid is not None else {}
+    home = os.path.expanduser("~")
+    named = [variables[name] for name in _FOLDERS if variables.get(name, "").startswith("/")]
+    return [runs.folder(state, run), expand(state), home, "/tmp", "/dev/shm", *named]
+
+
+def disks(paths: list[str]) -> list[dict[str, Any]]:
+    """The file systems of those paths, each once: mount point, size and room in bytes."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in paths:
+        try:
+            info = os.statvfs(path)
+        except OSError:
+            continue
+        mount = os.path.realpath(path)
+        while not os.path.ismount(mount):
+            mount = os.path.dirname(mount)
+        free = info.f_bavail * info.f_frsize
+        no_inode = info.f_files > 0 and info.f_favail == 0
+        found[mount] = {
+            "mount": mount,
+            "size_bytes": info.f_blocks * info.f_frsize,
+            "free_bytes": free,
+            "full": info.f_blocks > 0 and (free < _FULL_BYTES or no_inode),
+        }
+    return list(found.values())
+
+
+def _gpus() -> int | None:
+    """How many GPUs the driver has, without asking them; None where there is no driver."""
+    try:
+        return len(os.listdir("/proc/driver/nvidia/gpus"))
+    except OSError:
+        return None
