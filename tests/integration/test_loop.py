@@ -216,12 +216,12 @@ def test_logs_follow_over_a_broken_link(
 ) -> None:
     assert client.inv("deploy", "baseline").status == 0
     log = newest_run(entry["state"]) / "server.log"
-    follow = client.start("logs", "--tail", "0", "--follow")
-    assert follow.stdout is not None
     wanted = [f"line {number}" for number in range(300)]
     with log.open("a", buffering=1) as file:
-        file.write("first\n")
-        assert follow.stdout.readline() == "first\n"
+        file.write("the last so far\n")
+        follow = client.start("logs", "--tail", "1", "--follow")
+        assert follow.stdout is not None
+        assert follow.stdout.readline() == "the last so far\n"
         for number, line in enumerate(wanted):
             file.write(line + "\n")
             if number == 150:
