@@ -238,6 +238,8 @@ _NOT_ON_THIS_GPU = re.compile(
     r"support(s|ed)?\b.*\b(SM|sm_|GPU|compute capability|arch)|Invalid backend", re.IGNORECASE
 )
 _NOT_RUN = "Dynamo did not run"
+#: How Dynamo quotes what a call on fake tensors raised.
+_RAISED_INSIDE = re.compile(r"got (?P<type>\w+)\((['\"])(?P<message>.+?)(?: \(e\.g\.|\\n|\2\))")
 _BUILD_ERRORS = ("ImportError", "ModuleNotFoundError", "BackendSupportedError")
 
 
@@ -303,9 +305,13 @@ def _brief(error: Mapping[str, Any]) -> str:
 
 
 def _explained(error: Mapping[str, Any]) -> str:
-    """Dynamo's head line and what it was about."""
+    """What Dynamo met, in a line: its explanation where it gives one, else its head line."""
     lines = str(error["message"]).strip().splitlines()
     about = next((x for x in lines if x.strip().startswith("Explanation:")), "")
     about = about.partition("Explanation:")[2].strip().partition(" This function is")[0]
-    head = lines[0] if lines else error["type"]
-    return f"{head}: {about[:300]}" if about else head
+    raised = _RAISED_INSIDE.search(about)
+    if raised:
+        return f"run on fake tensors, it raised {raised['type']}: {raised['message']}"
+    head = lines[0] if lines else str(error["type"])
+    about = re.sub(r" at 0x[0-9a-f]+", "", about)
+    return about.replace("does not know how to trace", "can't trace")[:300] or head

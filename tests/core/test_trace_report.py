@@ -39,6 +39,17 @@ def test_the_known_steps_are_traps_with_their_innermost_flashinfer_line(
     assert found.freed_by == "fp4-opaque"
 
 
+def test_reasons_are_a_line_of_what_was_met() -> None:
+    assert [classified(case(f"step-{step}")).reason for step in ("A", "B", "C", "D", "D2")] == [
+        "Dynamo can't trace the builtin `_thread.allocate_lock.`",
+        "Dynamo can't trace method `now` of class `type`",
+        "Dynamo can't trace the builtin `posix.stat.`",
+        "Skip calling function `<function fp4_quantize>` since it was wrapped with"
+        " `torch.compiler.disable` (reason: None)",
+        "run on fake tensors, it raised RuntimeError: Cannot access data pointer of Tensor",
+    ]
+
+
 def test_a_graph_with_the_patch_operator_traces() -> None:
     found = classified(case("step-E"))
 
@@ -53,7 +64,7 @@ def test_a_graph_with_the_patch_operator_traces() -> None:
         ("module-missing", Outcome.NOT_CALLABLE, "No module named 'cutlass'"),
         ("cpu-build", Outcome.NOT_CALLABLE, "not linked with support for cuda"),
         ("guessed-arguments", Outcome.SCANNER_ERROR, "the arguments don't fit, which were guessed"),
-        ("other-trap", Outcome.TRAP, "logging.Logger method not supported"),
+        ("other-trap", Outcome.TRAP, "logging.Logger methods are not supported"),
     ],
 )
 def test_what_is_no_known_step_is_told_apart(name: str, outcome: Outcome, reason: str) -> None:
