@@ -284,6 +284,30 @@ def patch_apply(c: Context, display: Display, name: str, host: str = "", json: b
         return patch_work.apply(session, name)
 
 
+@_task(
+    help={
+        "name": "NAME or PACKAGE/NAME of the new patch set, in your templates folder",
+        "distribution": "the edited package (default: the first that has edits)",
+        "summary": "what the edits are for, in one line",
+    }
+)
+def patch_author(
+    c: Context,
+    display: Display,
+    name: str,
+    host: str = "",
+    distribution: str = "",
+    summary: str = "",
+    json: bool = False,
+) -> Any:
+    """Turn edits made by hand in the host's packages into a patch set."""
+    from remote import authoring
+    from remote.session import opened
+
+    with opened(c.config, PROJECT, host, display) as session:
+        return authoring.author(session, name, distribution or None, summary or None)
+
+
 @_task()
 def patch_verify(c: Context, display: Display, host: str = "", json: bool = False) -> Any:
     """Check every patched file by hash; exit 13 where one is not what this tool left there."""
@@ -413,6 +437,7 @@ def _namespace() -> Collection:
     patches.add_task(patch_diff, name="diff")
     patches.add_task(patch_apply, name="apply")
     patches.add_task(patch_verify, name="verify")
+    patches.add_task(patch_author, name="author")
     top.add_collection(patches)
     embedded = Collection("sandbox")
     for name, each in (

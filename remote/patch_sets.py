@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,7 +94,7 @@ def names(folders: Sequence[Path]) -> list[str]:
     found = {
         f"{manifest.parent.parent.name}/{manifest.parent.name}"
         for folder in folders
-        for manifest in (folder / "patches").glob("*/*/manifest.yaml")
+        for manifest in (folder / "patches").glob("*/[!.]*/manifest.yaml")
     }
     return sorted(found)
 
@@ -122,6 +123,41 @@ def load(name: str, folders: Sequence[Path]) -> PatchSet:
         if (home / "manifest.yaml").exists():
             return _read(fitting[0], home)
     raise AssertionError(fitting)
+
+
+def write(folder: Path, patch: PatchSet, diff: bytes) -> Path:
+    """Put an edit into a folder of templates as `load` reads it, all of it or nothing.
+
+    Returns:
+        The set's folder.
+
+    Raises:
+        ConfigError: there is such a folder already, or it can't be written.
+    """
+    import yaml
+
+    home = folder / "patches" / patch.name
+    half = home.with_name(f".{home.name}.half")
+    manifest = {
+        "summary": patch.summary,
+        "distribution": patch.distribution,
+        "versions": patch.versions,
+        "delivery": "edit",
+        "edits": [f"{home.name}.diff"],
+        "known": {path: sorted(hashes) for path, hashes in patch.known.items()},
+        **({"stands_on": list(patch.stands_on)} if patch.stands_on else {}),
+    }
+    try:
+        half.mkdir(parents=True, exist_ok=True)
+        (half / f"{home.name}.diff").write_bytes(diff)
+        text = yaml.safe_dump(manifest, sort_keys=False, allow_unicode=True, width=100)
+        (half / "manifest.yaml").write_text(text, "utf-8")
+        half.rename(home)  # refused where a folder with something in it stands
+    except OSError as error:
+        raise ConfigError(f"cannot write the patch set {home}: {error.strerror}") from error
+    finally:
+        shutil.rmtree(half, ignore_errors=True)
+    return home
 
 
 def _from_file(path: Path) -> PatchSet:

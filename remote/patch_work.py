@@ -78,7 +78,7 @@ def apply(session: Session, name: str) -> dict[str, Any]:
     ):
         _recover(session)
         facts, seen = _look(session, [])
-        others = _definitions(session, [each for each in seen.applied if each != patch.name])
+        others = definitions(session, [each for each in seen.applied if each != patch.name])
         sets = [*others, patch]
         seen = patching.view(host, settings, facts, sets)
         made = patching.plan([], sets, facts, seen)
@@ -210,11 +210,15 @@ def _remaining(session: Session, seen: PatchView, name: str | None) -> list[Patc
             host=session.host_settings.name,
             evidence=list(seen.applied) or ["no patch is applied"],
         )
-    return _definitions(session, [each for each in seen.applied if each != fitting[0]])
+    return definitions(session, [each for each in seen.applied if each != fitting[0]])
 
 
-def _definitions(session: Session, names: Sequence[str]) -> list[PatchSet]:
-    """The applied sets as they are known here."""
+def definitions(session: Session, names: Sequence[str]) -> list[PatchSet]:
+    """The applied sets as they are known here.
+
+    Raises:
+        PatchRefused: one of them is not.
+    """
     known = patch_sets.names(session.folders)
     missing = [name for name in names if name not in known]
     if missing:

@@ -157,10 +157,15 @@ def _places(patch: PatchSet, facts: HostFacts) -> list[list[str]]:
 def resolved(patch: PatchSet, facts: HostFacts, seen: PatchView) -> WantedSet:
     """The set with its paths on one host: of the places where a file may lie, where it does."""
     edits = []
-    for places, diff in zip(_places(patch, facts), patch.diffs, strict=False):
-        there = [path for path in places if seen.found[path].sha256 is not None]
+    found = [
+        ([path for path in places if seen.found[path].sha256 is not None], places, diff)
+        for places, diff in zip(_places(patch, facts), patch.diffs, strict=False)
+    ]
+    # A file that the set makes goes where its other files are.
+    root = next((places.index(there[0]) for there, places, _ in found if there), 0)
+    for there, places, diff in found:
         known = patch.known.get(diff.path, frozenset())
-        edits.append(FileEdit((there or places)[0], diff=diff, known=known))
+        edits.append(FileEdit((there or places[root:])[0], diff=diff, known=known))
     for name, content in patch.files.items():
         edits.append(FileEdit(f"{facts.site_packages}/{name}", content=content))
     return WantedSet(patch.name, tuple(edits))

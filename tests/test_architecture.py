@@ -43,7 +43,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
             ("remote.plan_view", "remote.session"),
             # What a task does.
             ("remote.experiment", "remote.patch_work", "remote.stopping"),
-            ("remote.overview", "remote.sandbox.tasks"),
+            ("remote.authoring", "remote.overview", "remote.sandbox.tasks"),
             ("tasks",),
         ),
     )

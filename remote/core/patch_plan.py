@@ -156,7 +156,7 @@ def plan(
             base = targets.get(edit.path, file.base)
             if base is None and edit.diff is not None and not edit.diff.creates:
                 raise PatchRefused(f"{patch.name} needs {file.path}, which is not there")
-            targets[edit.path] = _edited(base, edit)
+            targets[edit.path] = edited(base, edit)
             sets[edit.path] = (*sets.get(edit.path, ()), patch.name)
     for path, file in found.items():
         if file.entry is not None and path not in targets:
@@ -172,7 +172,12 @@ def plan(
     return tuple(steps)
 
 
-def _edited(base: bytes | None, edit: FileEdit) -> bytes | None:
+def edited(base: bytes | None, edit: FileEdit) -> bytes | None:
+    """What the edit makes of a file (None: no file).
+
+    Raises:
+        PatchRefused: a hunk doesn't apply.
+    """
     if edit.diff is None:
         return edit.content
     result = unified_diff.apply(base or b"", edit.diff)

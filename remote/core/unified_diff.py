@@ -188,12 +188,21 @@ def _shown(lines: Sequence[bytes]) -> list[str]:
     return ["  " + line.decode("utf-8", "replace").rstrip("\r\n") for line in lines]
 
 
+def written(old: bytes | None, new: bytes | None, path: str) -> bytes:
+    """The unified diff from ``old`` to ``new``, as `parse` reads it; None: no such file."""
+    before, after = (
+        b"/dev/null" if content is None else f"{side}/{path}".encode()
+        for side, content in (("a", old), ("b", new))
+    )
+    lines = difflib.diff_bytes(
+        difflib.unified_diff, _lines(old or b""), _lines(new or b""), before, after
+    )
+    return b"".join(
+        line if line.endswith(b"\n") else line + b"\n\\ No newline at end of file\n"
+        for line in lines
+    )
+
+
 def between(old: bytes, new: bytes, path: str) -> str:
     """The unified diff from ``old`` to ``new``, for reading."""
-    before, after = (
-        [line.decode("utf-8", "replace") for line in _lines(content)] for content in (old, new)
-    )
-    return "".join(
-        line if line.endswith("\n") else line + "\n\\ No newline at end of file\n"
-        for line in difflib.unified_diff(before, after, f"a/{path}", f"b/{path}")
-    )
+    return written(old, new, path).decode("utf-8", "replace")
