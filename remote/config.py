@@ -123,11 +123,16 @@ class HostSettings:
     overrides: Overrides = field(default_factory=Overrides)
     unavailable: Mapping[str, str] = field(default_factory=dict)
     profiles: Mapping[str, Overrides] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Settings:
-    """All of it. ``default_host`` is the ``host`` setting, None where it is empty."""
+    """All of it.
+
+    ``default_host`` is the ``host`` setting, None where it is empty; ``secrets`` are names of
+    variables and flags whose values are masked beside those whose name tells it.
+    """
 
     hosts: Mapping[str, HostSettings]
     default_host: str | None
@@ -136,6 +141,7 @@ class Settings:
     sandbox_folder: Path
     ssh: SSHSettings
     bench: BenchSettings
+    secrets: tuple[str, ...] = ()
 
     @property
     def template_folders(self) -> tuple[Path, ...]:
@@ -182,13 +188,14 @@ def load(settings: Mapping[str, object], project: Path) -> Settings:
     problems = Problems()
     top = Fields("", _plain(settings), problems)
     bench = _bench(top.section("bench"), _DEFAULT_BENCH)
+    secrets = _secrets(top)
     ssh = top.section("ssh")
     sandbox = top.section("sandbox")
     templates = top.optional_text("templates")
     hosts = top.section("hosts")
     read = Settings(
         hosts={
-            name: _host(name, Fields(hosts.where(name), raw, problems), project, bench)
+            name: _host(name, Fields(hosts.where(name), raw, problems), project, bench, secrets)
             for name, raw in hosts.entries().items()
         },
         default_host=top.optional_text("host"),
@@ -202,6 +209,7 @@ def load(settings: Mapping[str, object], project: Path) -> Settings:
             redial_s=ssh.seconds("redial_s", defaults.REDIAL_S),
         ),
         bench=bench,
+        secrets=secrets,
     )
     for name in read.hosts:
         if name == SANDBOX:
@@ -217,7 +225,12 @@ def load(settings: Mapping[str, object], project: Path) -> Settings:
     return read
 
 
-def host_from(name: str, mapping: Mapping[str, object], bench: BenchSettings) -> HostSettings:
+def host_from(
+    name: str,
+    mapping: Mapping[str, object],
+    bench: BenchSettings,
+    secrets: tuple[str, ...] = (),
+) -> HostSettings:
     """One host's entry, checked as in :func:`load`; for the embedded host.
 
     Raises:
@@ -225,12 +238,14 @@ def host_from(name: str, mapping: Mapping[str, object], bench: BenchSettings) ->
     """
     problems = Problems()
     entry = Fields(f"hosts.{name}", _plain(mapping), problems)
-    host = _host(name, entry, Path(), bench)
+    host = _host(name, entry, Path(), bench, secrets)
     problems.raise_any(f"the entry of host {name}")
     return host
 
 
-def _host(name: str, entry: Fields, project: Path, bench: BenchSettings) -> HostSettings:
+def _host(
+    name: str, entry: Fields, project: Path, bench: BenchSettings, secrets: tuple[str, ...]
+) -> HostSettings:
     identity_file = entry.optional_text("identity_file")
     known_hosts = entry.optional_text("known_hosts")
     ssh_config = entry.optional_text("ssh_config")
@@ -257,9 +272,20 @@ def _host(name: str, entry: Fields, project: Path, bench: BenchSettings) -> Host
             profile: _profile_overrides(Fields(profiles.where(profile), raw, entry.problems))
             for profile, raw in profiles.entries().items()
         },
+        secrets=secrets,
     )
     entry.refuse_unknown()
     return host
+
+
+def _secrets(top: Fields) -> tuple[str, ...]:
+    """Names as a list, or as one text with commas (from the environment)."""
+    value = top.value("secrets")
+    names = value.split(",") if isinstance(value, str) else value or ()
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        top.problem("secrets", f"wanted names as [A, B] or 'A,B', found {described(value)}")
+        return ()
+    return tuple(name.strip() for name in names if name.strip())
 
 
 def _overrides(section: Fields) -> Overrides:

@@ -17,8 +17,10 @@ from remote import patch_sets, patching, profile, proving, rendering, server, ve
 from remote.clock import Clock
 from remote.config import HostSettings
 from remote.core import environment, flags
+from remote.core.budgets import Budgets
 from remote.core.flags import FlagPlan, ServerAddress
 from remote.core.host_facts import HostFacts, RunState
+from remote.core.scrubbing import Scrubber
 from remote.core.shell import masked, masked_env, masked_setting
 from remote.errors import PatchRefused, PreflightFailed, SSHError
 from remote.host import Host
@@ -74,13 +76,14 @@ class Plan:
 
     def record(self) -> dict[str, Any]:
         """What is kept with the run, on the host and here; secrets masked."""
+        secret = Scrubber(self.settings.secrets).is_secret
         return {
             "profile": self.profile.name,
-            "sets": [masked_setting(word) for word in self.sets],
+            "sets": [masked_setting(word, secret) for word in self.sets],
             "patch_choice": asdict(self.choice),
-            "argv": masked(self.flags.argv),
+            "argv": masked(self.flags.argv, secret),
             "decisions": [decision.as_dict() for decision in self.flags.decisions],
-            "environment": masked_env(self.environment),
+            "environment": masked_env(self.environment, secret),
             "patches": list(self.patches.names),
             "fingerprint": self.fingerprint,
             "identity": self.facts.identity,
@@ -257,7 +260,8 @@ def carry_out(
         ToolError: a step failed. Patches are all or none; a server that was stopped stays so.
     """
     settings = made.settings
-    local.write("launch.sh", made.script.encode())
+    local.scrubber.learn_script(made.script)
+    local.write("launch.sh", local.scrubber.data(made.script.encode()))
     local.write_json("plan.json", {"run": made.run, "host": settings.name, **made.record()})
     local.write_json("facts.json", made.facts.raw)
     proofs = apply_patches(host, settings, made.facts, made.patches, made.seen, tell)
@@ -277,10 +281,14 @@ def follow(
     clock: Clock,
     timeout_s: float,
     watch: server.Watcher,
+    budgets: Budgets | None = None,
 ) -> server.Verdict:
     """Follow a start to its verdict, keep its log here, and note the verdict on both sides."""
     with local.log() as log:
-        verdict = server.until_ready(host, settings, run, clock, timeout_s, watch, log.write)
+        verdict = server.until_ready(
+            host, settings, run, clock, timeout_s, watch, log.write, budgets
+        )
+        log.reached(*verdict.log_end)
     server.note(host, settings, run, verdict)
     local.write_json("verdict.json", verdict.as_dict())
     return verdict

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from remote.core.intents import shown
-from remote.core.shell import masked_env
 from remote.core.unified_diff import between
 from remote.deploy import Plan
 from remote.display import Display
@@ -78,7 +77,7 @@ def plan_dict(made: Plan) -> dict[str, Any]:
         **made.record(),
         "run": made.run,
         "host": made.settings.name,
-        "environment": masked_env(made.environment),
+        "environment": made.record()["environment"],
         "patch_files": [
             {"path": s.path, "before": s.before, "after": s.after, "sets": list(s.sets)}
             for s in made.patches.steps

@@ -45,7 +45,8 @@ class Verdict:
 
     ``line`` and ``line_number`` quote the deciding line of the log, where a line decided;
     ``exit_status`` is the shell's (128 + signal), where the process is gone. ``roster`` holds the
-    ranks that were seen, with their pids; ``durations`` the seconds of each phase left behind.
+    ranks that were seen, with their pids; ``durations`` the seconds of each phase left behind;
+    ``log_end`` the log's inode and how far it was read.
     """
 
     outcome: Outcome
@@ -58,6 +59,7 @@ class Verdict:
     generated: str | None = None
     roster: Mapping[str, int] = field(default_factory=dict)
     durations: Mapping[Phase, float] = field(default_factory=dict)
+    log_end: tuple[int, int] = (0, 0)
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -153,6 +155,7 @@ class Follower:
         self._run = run
         self._clock = clock
         self.offset = 0
+        self.inode = 0
 
     def pieces(self, probe: Mapping[str, Any] | None = None) -> Iterator[Piece | Reconnected]:
         """What the host says until the server is gone; the messages of `payload/follow.py`."""
@@ -171,6 +174,7 @@ class Follower:
                             yield Reconnected(away_s)
                         if "log" in piece.body:
                             self.offset = int(piece.body["log"]) + len(piece.data)
+                            self.inode = int(piece.body["inode"])
                         elif "restarted" in piece.body:
                             self.offset = 0
                         yield piece
@@ -234,6 +238,7 @@ def until_ready(
             reader.state,
             roster=dict(heart.roster),
             durations=dict(heart.durations),
+            log_end=(follower.inode, follower.offset),
             **more,
         )
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from remote import config
 from remote.clock import Clock, SystemClock
 from remote.config import HostSettings, Settings
+from remote.core.scrubbing import Scrubber
 from remote.display import Display
 from remote.errors import ConfigError
 from remote.host import Host
@@ -28,6 +29,7 @@ class Session:
     host: Host
     clock: Clock
     display: Display
+    scrubber: Scrubber = field(default_factory=Scrubber)
 
     @property
     def folders(self) -> tuple[Path, ...]:
@@ -36,7 +38,7 @@ class Session:
 
     def local(self, run: str) -> LocalRun:
         """The run's folder here."""
-        return LocalRun(self.settings.runs, run)
+        return LocalRun(self.settings.runs, run, self.scrubber)
 
 
 @contextmanager
@@ -65,7 +67,8 @@ def opened(
         chosen = settings.hosts[name]
     connection = SSHHost(chosen, settings.ssh)
     try:
-        yield Session(settings, chosen, connection, SystemClock(), display)
+        scrubber = Scrubber(settings.secrets)
+        yield Session(settings, chosen, connection, SystemClock(), display, scrubber)
     finally:
         connection.close()
 
@@ -87,7 +90,7 @@ def embedded_host(settings: Settings, display: Display, set_up: bool) -> HostSet
             "the embedded host is not set up yet",
             hint="inv deploy PROFILE sets it up, or: inv sandbox.up",
         )
-    return config.host_from(config.SANDBOX, entry.host, settings.bench)
+    return config.host_from(config.SANDBOX, entry.host, settings.bench, settings.secrets)
 
 
 class _Report:

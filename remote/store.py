@@ -9,8 +9,10 @@ import secrets
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, BinaryIO
+from types import TracebackType
+from typing import Any
 
+from remote.core.scrubbing import ScrubbedStream, Scrubber
 from remote.errors import ConfigError
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}\Z")
@@ -35,16 +37,22 @@ def check_run_id(run: str) -> str:
 
 
 class LocalRun:
-    """The folder of one run here; private, for a log may hold prompts."""
+    """The folder of one run here; private, for even a scrubbed log may hold what users sent.
 
-    def __init__(self, runs: Path, run: str) -> None:
+    Args:
+        scrubber: takes secrets out of the log before it is written.
+    """
+
+    def __init__(self, runs: Path, run: str, scrubber: Scrubber | None = None) -> None:
         self.folder = runs / check_run_id(run)
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.scrubber = scrubber or Scrubber()
 
     def write(self, name: str, content: bytes) -> Path:
-        """Put a file there in one step."""
+        """Put a file there in one step; ``name`` may name one folder."""
         path = self.folder / name
-        temporary = path.with_name(f".{name}.{os.getpid()}.tmp")
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(fd, "wb") as file:
             file.write(content)
@@ -54,7 +62,57 @@ class LocalRun:
     def write_json(self, name: str, value: Mapping[str, Any]) -> Path:
         return self.write(name, json.dumps(value, indent=1, default=str).encode() + b"\n")
 
-    def log(self) -> BinaryIO:
-        """The copy of the server's log, begun anew: a follow reads from the first byte."""
-        fd = os.open(self.folder / "server.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        return os.fdopen(fd, "wb")
+    @property
+    def log_path(self) -> Path:
+        """The copy of the server's log."""
+        return self.folder / "server.log"
+
+    @property
+    def _position_path(self) -> Path:
+        return self.folder / "server.log.position"
+
+    def log_position(self) -> tuple[int, int]:
+        """The inode of the log on the host and how far the copy reaches; zeros: begin anew."""
+        try:
+            inode, offset = self._position_path.read_text().split()
+            return (int(inode), int(offset)) if self.log_path.exists() else (0, 0)
+        except (OSError, ValueError):
+            return 0, 0
+
+    def log(self, go_on: bool = False) -> KeptLog:
+        """The copy of the log to write to: begun anew, or with ``go_on`` continued."""
+        return KeptLog(self.log_path, self._position_path, self.scrubber, go_on)
+
+
+class KeptLog:
+    """The copy of a server's log, scrubbed line by line."""
+
+    def __init__(self, path: Path, position: Path, scrubber: Scrubber, go_on: bool) -> None:
+        self._position = position
+        self._reached: tuple[int, int] | None = None
+        self._stream = ScrubbedStream(scrubber)
+        # Where a copy reaches is unknown while it is written: a kill must not make bytes double.
+        position.unlink(missing_ok=True)
+        how = os.O_APPEND if go_on else os.O_TRUNC
+        self._file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | how, 0o600), "ab")
+
+    def write(self, data: bytes) -> None:
+        self._file.write(self._stream.feed(data))
+
+    def reached(self, inode: int, offset: int) -> None:
+        """All up to there has been written."""
+        self._reached = (inode, offset)
+
+    def __enter__(self) -> KeptLog:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with self._file:
+            self._file.write(self._stream.finish())
+        if self._reached is not None:
+            self._position.write_text("%d %d\n" % self._reached)

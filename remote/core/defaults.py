@@ -23,6 +23,7 @@ DEFAULTS: Mapping[str, object] = {
     "hosts": {},
     "templates": "",
     "runs": RUNS,
+    "secrets": "",
     "sandbox": {"folder": SANDBOX_FOLDER},
     "ssh": {
         "connect_timeout_s": CONNECT_TIMEOUT_S,

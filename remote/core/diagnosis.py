@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from remote.core.consequences import ends_its_process
 from remote.core.failure_sites import culprit, stuck_in
+from remote.core.log_lines import LogLine
 from remote.core.matching import Case, Match, make_case, match, matches, quote
 from remote.core.nearest import nearest
 from remote.core.phases import Phase
@@ -66,6 +67,7 @@ _SILENT_IN = {
     Phase.DECODE_CAPTURE: "distributed_hang",
     Phase.PREFILL_CAPTURE: "distributed_hang",
     Phase.JIT_BUILD: "jit_lock_hang",
+    Phase.SERVING: "watchdog_or_health",
 }
 
 
@@ -107,10 +109,18 @@ def _failed(
     best = found[0]
     if best.rule.kind == "model_arch_unsupported":
         best = _swallowed_import(case, best)
-    if best.rule.kind == "host_oom_kill" and process.kernel_oom is not None:
-        rule = best.rule if process.kernel_oom else BY_KIND["process_killed"]
-        best = replace(best, rule=rule, sign=replace(best.sign, confidence=Confidence.HIGH))
+    if best.rule.kind == "host_oom_kill" and "Errno 12" not in best.quote.text:
+        best = _killed_by(best, process)
     return _diagnosis(case, outcome, best, failures, found[1:])
+
+
+def _killed_by(best: Match, process: ProcessEvidence) -> Match:
+    """A kill is the kernel's, for memory, only where it says so; unasked, the likely stands."""
+    if process.kernel_oom is None and process.alive is None:
+        return best
+    rule = best.rule if process.kernel_oom else BY_KIND["process_killed"]
+    confidence = Confidence.MEDIUM if process.kernel_oom is None else Confidence.HIGH
+    return replace(best, rule=rule, sign=replace(best.sign, confidence=confidence))
 
 
 def _up(case: Case, process: ProcessEvidence, stopping: bool) -> Diagnosis:
@@ -128,7 +138,7 @@ def _up(case: Case, process: ProcessEvidence, stopping: bool) -> Diagnosis:
             return _diagnosis(by_lines, outcome, found, [], [])
     if process.alive is False:
         return _unexplained(by_lines, Outcome.DIED_AFTER_READY, process, [])
-    return healthy
+    return _silence(by_lines, process) if process.hung else healthy
 
 
 def _unfinished(case: Case, process: ProcessEvidence, failures: list[FoldedTraceback]) -> Diagnosis:
@@ -143,7 +153,7 @@ def _unfinished(case: Case, process: ProcessEvidence, failures: list[FoldedTrace
     if failures or process.alive is False:
         return _unexplained(case, Outcome.CRASHED, process, failures)
     state = case.reading.state
-    if state.ranks and (process.hung or _fell_silent(case.reading)):
+    if process.hung or (state.ranks and _fell_silent(case.reading)):
         return _silence(case, process)
     slow = match(case, kernels.SLOW) if case.reading.excerpt else None
     if slow is not None:
@@ -261,7 +271,7 @@ def _told_by_the_host(case: Case, outcome: Outcome, process: ProcessEvidence) ->
         kind, named = ("host_oom_kill" if process.kernel_oom else "process_killed"), killed
         roles.update(dict.fromkeys(named, Role.FAILED))
         told = ", ".join(named) or "the main process"
-    elif dead and process.full_disks:
+    elif (dead or process.hung) and process.full_disks:
         kind, told = "disk_or_permission", f"no room left on {', '.join(process.full_disks)}"
     elif dead and process.gpus is not None and process.gpus < case.reading.world:
         kind, told = "more_ranks_than_gpus", f"{case.reading.world} ranks, {process.gpus} GPUs"
@@ -307,12 +317,16 @@ def _silence(case: Case, process: ProcessEvidence) -> Diagnosis:
     """The log ends in the middle of a start, and not because it was read too early."""
     reading = case.reading
     state = reading.state
-    last = max((*reading.last_of_rank.values(), *reading.lines[-1:]), key=lambda line: line.number)
+    last = max(
+        (*reading.last_of_rank.values(), *reading.lines[-1:]),
+        key=lambda line: line.number,
+        default=LogLine(0, "nothing at all"),
+    )
     kind = _SILENT_IN.get(state.phase, INSUFFICIENT.kind)
     lives = process.hung or process.alive
     if (kind == "host_oom_kill" and lives) or last.text.startswith("Registering 0 cuda graph"):
         kind = INSUFFICIENT.kind
-    rule = BY_KIND[kind]
+    rule = serving.STUCK if kind == serving.STUCK.kind else BY_KIND[kind]
     return Diagnosis(
         outcome=Outcome.HUNG,
         kind=kind,
@@ -323,7 +337,7 @@ def _silence(case: Case, process: ProcessEvidence) -> Diagnosis:
             rank: Role.SUSPECTED if rank == state.slowest_rank else Role.SILENT
             for rank in reading.last_of_rank
         },
-        evidence=(quote(reading, last.number, last.text),),
+        evidence=(quote(reading, last.number, last.text),) if last.number else (),
         advice=(*_last_phases(reading), *rule.advice),
         alternatives=_taken_for(rule),
     )

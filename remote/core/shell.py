@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from remote.errors import ConfigError
 
@@ -55,18 +55,19 @@ def is_secret(name: str) -> bool:
     return _SECRET_NAME.search(name) is not None
 
 
-def masked_env(env: Mapping[str, str]) -> dict[str, str]:
-    """The environment as it may be shown."""
-    return {name: MASK if is_secret(name) and value else value for name, value in env.items()}
+def masked_env(env: Mapping[str, str], secret: Callable[[str], bool] = is_secret) -> dict[str, str]:
+    """The environment as it may be shown; ``secret`` tells by its name what is one."""
+    return {name: MASK if secret(name) and value else value for name, value in env.items()}
 
 
-def masked_setting(word: str) -> str:
-    """A ``key=value`` word as it may be shown or kept."""
+def masked_setting(word: str, secret: Callable[[str], bool] = is_secret) -> str:
+    """A ``key=value`` word as it may be shown or kept; of ``env.NAME`` the name counts too."""
     name, equals, value = word.partition("=")
-    return f"{name}={MASK}" if equals and value and is_secret(name) else word
+    hidden = secret(name) or secret(name.rpartition(".")[2])
+    return f"{name}={MASK}" if equals and value and hidden else word
 
 
-def masked(command: Sequence[str]) -> list[str]:
+def masked(command: Sequence[str], secret: Callable[[str], bool] = is_secret) -> list[str]:
     """The command as it may be shown: the values of secret options replaced."""
     shown: list[str] = []
     hide_next = False
@@ -75,7 +76,7 @@ def masked(command: Sequence[str]) -> list[str]:
         if hide_next:
             shown.append(MASK)
             hide_next = False
-        elif word.startswith("-") and is_secret(name):
+        elif word.startswith("-") and secret(name):
             shown.append(f"{name}={MASK}" if equals else word)
             hide_next = not equals
         else:

@@ -182,6 +182,7 @@ def _functions(link: Link) -> dict[str, Callable[..., Any]]:
         "readiness.check": readiness.check,
         "follow.follow": lambda **params: follow.follow(pause=link.pause, **params),
         "log.select": lambda **params: logfile.select(pause=link.pause, **params),
+        "log.pull": lambda **params: logfile.pull(pause=link.pause, **params),
         "probe.run": lambda data, **params: probing.run(script=data, **params),
         "patches.look": patches.look,
         "patches.commit": lambda data=b"", **params: patches.commit(data=data, **params),

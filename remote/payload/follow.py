@@ -30,7 +30,7 @@ def follow(
         probe: address, port and timeout_s of a readiness check to make meanwhile, or None.
         pause: waits that many seconds; True when the client wants this to stop.
 
-    Messages: ``{"log": offset}`` with bytes; ``{"restarted": reason}`` when the file was cut or
+    Messages: ``{"log": offset, "inode": …}`` with bytes; ``{"restarted": reason}`` when the file was cut or
     replaced (the offset is 0 again); ``{"tick": …}`` each second; ``{"probe": …}``;
     ``{"gone": exit status or None}`` last, after the log's last byte.
     """
@@ -93,7 +93,7 @@ class _Log:
 
     def news(self) -> Iterator[tuple[dict[str, Any], bytes]]:
         while chunk := os.pread(self._fd, _CHUNK_BYTES, self._offset):
-            yield {"log": self._offset}, chunk
+            yield {"log": self._offset, "inode": os.fstat(self._fd).st_ino}, chunk
             self._offset += len(chunk)
         reason = self._changed()
         if reason:

@@ -6,6 +6,7 @@ import collections
 import os
 import re
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -80,6 +81,33 @@ def select(
         else:
             yield from _send(fd, start, end, pause)
         yield {"next": end, "end": end}, b""
+    finally:
+        os.close(fd)
+
+
+def pull(
+    state: str, run: str, inode: int, offset: int, pause: Callable[[float], bool]
+) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """What a log has got since an earlier pull, compressed (zlib).
+
+    Args:
+        inode, offset: the file that was read, and how far; of another file, or one that was cut,
+            everything comes.
+
+    Messages: ``{"inode", "offset", "size"}`` first: from where on it comes; then ``{"next"}`` with
+    bytes, the offset behind them.
+    """
+    fd = _open(state, run)
+    try:
+        info = os.fstat(fd)
+        position = offset if inode == info.st_ino and offset <= info.st_size else 0
+        yield {"inode": info.st_ino, "offset": position, "size": info.st_size}, b""
+        while position < info.st_size and not pause(0):
+            chunk = os.pread(fd, min(_BLOCK, info.st_size - position), position)
+            if not chunk:
+                break
+            position += len(chunk)
+            yield {"next": position}, zlib.compress(chunk, 1)
     finally:
         os.close(fd)
 

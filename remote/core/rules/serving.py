@@ -74,3 +74,10 @@ HEALTH = replace(
         ),
     ),
 )
+
+#: Seen from outside: nothing in the log tells of it.
+STUCK = replace(
+    WATCHDOG,
+    cause="The server is up and answers no generation; its log says nothing of it ({what}).",
+    signs=(),
+)
