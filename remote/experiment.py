@@ -69,7 +69,7 @@ def deploy_profile(session: Session, name: str, options: DeployOptions) -> dict[
         return {"plan": plan_dict(made), "changed": False, "script": made.script}
     with deploy.locked(host, settings, f"deploy {name}"):
         with display.working(f"planning {name} for {settings.name}"):
-            for path in patching.recover(host, settings):
+            for path in patching.recover(host, settings).undone:
                 display.warn(f"an interrupted patch was undone: {path}")
             made = planned()
         show_plan(display, made)

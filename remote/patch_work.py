@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from remote import deploy, patch_sets, patching, probe, venv
@@ -103,7 +104,7 @@ def rollback(session: Session, name: str | None) -> dict[str, Any]:
     """Take back one set, or all: every file that no set needs is its original again, by hash."""
     host, settings, display = session.host, session.host_settings, session.display
     with deploy.locked(host, settings, "rollback-patch"), display.working("rolling back"):
-        undone = _recover(session)
+        undone = _recover(session, over_edits=True)
         facts, seen = _look(session, [])
         remaining = _remaining(session, seen, name)
         seen = patching.view(host, settings, facts, remaining)
@@ -111,6 +112,7 @@ def rollback(session: Session, name: str | None) -> dict[str, Any]:
         for file in seen.drifted:
             _say_what_becomes_of(session, file)
         proofs = patching.take_back(host, settings, facts, made)
+        whole = patching.integrity(host, facts) if made.steps else ()
     for proof in proofs:
         if proof.original is None:
             display.good(f"{proof.path} is gone again")
@@ -120,6 +122,8 @@ def rollback(session: Session, name: str | None) -> dict[str, Any]:
         if proof.recorded is not None:
             same = "the same" if proof.recorded == proof.sha256 else f"ANOTHER: {proof.recorded}"
             display.say(f"  the wheel's RECORD has {same}")
+    for package in whole:
+        display.say(str(package))
     if not made.steps:
         display.say("no file is patched")
     running = facts.current
@@ -128,6 +132,7 @@ def rollback(session: Session, name: str | None) -> dict[str, Any]:
     return {
         "undone": undone,
         "remaining": list(made.names),
+        "packages": [asdict(package) for package in whole],
         "files": [proof.as_dict() for proof in proofs],
     }
 
@@ -184,14 +189,21 @@ def _show_verified(session: Session, report: Mapping[str, Any]) -> None:
 
 def _say_what_becomes_of(session: Session, file: Found) -> None:
     if file.reinstalled:
-        session.display.warn(
-            f"{file.path} was reinstalled since: it is the package's own file, and stays"
-        )
+        what = "was reinstalled since: it is the package's own file, and stays"
+        if file.sha256 is None:
+            what = "went with its package: it stays away"
+        elif file.sha256 != file.recorded:
+            what = "was reinstalled and then edited: it stays as it is"
+        session.display.warn(f"{file.path} {what}")
     elif file.sha256 is not None and file.sha256 != file.original:
-        session.display.warn(
-            f"{file.path} was edited since; the edited version is kept on the host as"
-            f" {session.host_settings.state}/patches/originals/{file.sha256}"
-        )
+        _say_kept(session, file.path, file.sha256)
+
+
+def _say_kept(session: Session, path: str, sha256: str) -> None:
+    session.display.warn(
+        f"{path} was edited since; the edited version is kept on the host as"
+        f" {session.host_settings.state}/patches/originals/{sha256}"
+    )
 
 
 def warn_of_outcome(session: Session, patch: PatchSet) -> None:
@@ -232,11 +244,13 @@ def definitions(session: Session, names: Sequence[str]) -> list[PatchSet]:
     return [patch_sets.load(name, session.folders) for name in names]
 
 
-def _recover(session: Session) -> list[str]:
-    undone = patching.recover(session.host, session.host_settings)
-    for path in undone:
+def _recover(session: Session, *, over_edits: bool = False) -> list[str]:
+    found = patching.recover(session.host, session.host_settings, over_edits=over_edits)
+    for path in found.undone:
         session.display.warn(f"an interrupted patch was undone: {path}")
-    return undone
+    for path, sha256 in found.kept.items():
+        _say_kept(session, path, sha256)
+    return list(found.undone)
 
 
 def _look(session: Session, sets: Sequence[PatchSet]) -> tuple[HostFacts, PatchView]:

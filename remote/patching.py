@@ -132,7 +132,13 @@ def view(
         note = journal.get(path)
         entry = Entry(note["original"], note["current"], tuple(note["sets"])) if note else None
         found[path] = Found(
-            path, row["sha256"], row["recorded"], entry, base, in_transaction=path in touched
+            path,
+            row["sha256"],
+            row["recorded"],
+            entry,
+            base,
+            in_transaction=path in touched,
+            in_site=row["in_site"],
         )
     return PatchView(found, tuple(piece.body["applied"]), pending is not None)
 
@@ -246,9 +252,27 @@ def _unfit(patch: PatchSet, facts: HostFacts) -> str | None:
     return patch.unfit(facts.version(patch.distribution) if patch.distribution else None)
 
 
-def recover(host: Host, settings: HostSettings) -> list[str]:
-    """Undo a patch that was interrupted; the paths that were put back."""
-    return list(host.call("patches.recover", state=settings.state)["undone"])
+@dataclass(frozen=True)
+class Recovered:
+    """An interrupted patch undone: the files put back, and of those edited meanwhile the hash under
+    which the host keeps the edited version.
+    """
+
+    undone: tuple[str, ...]
+    kept: Mapping[str, str]
+
+
+def recover(host: Host, settings: HostSettings, *, over_edits: bool = False) -> Recovered:
+    """Undo a patch that was interrupted.
+
+    Args:
+        over_edits: a file that was edited meanwhile may be put back as well.
+
+    Raises:
+        PatchRefused: a file was edited in the middle of the patch.
+    """
+    answer = host.call("patches.recover", state=settings.state, over_edits=over_edits)
+    return Recovered(tuple(answer["undone"]), answer["kept"])
 
 
 def commit(host: Host, settings: HostSettings, made: PatchPlan) -> None:
@@ -290,6 +314,46 @@ def _commit(host: Host, settings: HostSettings, steps: Sequence[Step], sets: Seq
         data += content
     if wire:
         host.call("patches.commit", data=data, state=settings.state, steps=wire, sets=list(sets))
+
+
+@dataclass(frozen=True)
+class Integrity:
+    """A distribution held against its wheel's RECORD, or its checkout against git's last commit.
+
+    ``checked`` counts the files compared, None where git was asked; ``different`` and
+    ``leftovers`` (files of patch sets still there) are empty where nothing differs.
+    """
+
+    distribution: str
+    checked: int | None
+    different: tuple[str, ...]
+    leftovers: tuple[str, ...]
+
+    def __str__(self) -> str:
+        against = "git's last commit" if self.checked is None else f"{self.checked} files of RECORD"
+        found = (*self.different, *(f"left over: {path}" for path in self.leftovers))
+        return f"{self.distribution} against {against}: {', '.join(found) or 'no difference'}"
+
+
+#: What patches are made for; the rest of a venv is nobody's business here.
+_PATCHED = ("flashinfer-python", "sglang")
+
+
+def integrity(host: Host, facts: HostFacts) -> tuple[Integrity, ...]:
+    """The packages that are patched, compared whole."""
+    found = []
+    for name in _PATCHED:
+        installed = facts.distributions.get(name)
+        if installed is not None and facts.site_packages is not None:
+            answer = host.call(
+                "integrity.differences",
+                site=facts.site_packages,
+                folder=installed["folder"],
+                editable=installed["editable"],
+            )
+            different, leftovers = tuple(answer["different"]), tuple(answer["leftovers"])
+            found.append(Integrity(name, answer["checked"], different, leftovers))
+    return tuple(found)
 
 
 def take_back(

@@ -189,5 +189,5 @@ def test_a_connection_lost_in_a_commit_leaves_all_or_nothing(
     with pytest.raises(ConnectionLost):
         patching.commit(patched.host, lab, made)
     patched.host.close()
-    assert patching.recover(patched.host, lab) == []
+    assert patching.recover(patched.host, lab).undone == ()
     assert patched.file.read_bytes() == ORIGINAL

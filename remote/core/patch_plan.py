@@ -41,7 +41,8 @@ class Found:
 
     ``recorded`` is the hash that the wheel's RECORD gives (None: it names no such file, as with an
     editable install). ``base`` is what a plan starts from: the saved original of a file that the
-    tool changed, otherwise the bytes that stand there (None: no file).
+    tool changed, otherwise the bytes that stand there (None: no file). ``in_site``: it lies in
+    site-packages, where RECORD files name all that packages bring.
     """
 
     path: str
@@ -50,16 +51,21 @@ class Found:
     entry: Entry | None = None
     base: bytes | None = None
     in_transaction: bool = False
+    in_site: bool = False
 
     @property
     def reinstalled(self) -> bool:
-        """Whether pip put another original in place of the patched file: the journal is stale."""
+        """Whether pip put another file in place of the patched one, or none: the journal is stale.
+
+        `payload/patches.py` judges by the same rule where it undoes and saves.
+        """
         entry = self.entry
-        return (
-            entry is not None
-            and self.sha256 is not None
-            and self.sha256 == self.recorded
-            and self.sha256 not in (entry.current, entry.original)
+        if entry is None or self.sha256 in (entry.current, entry.original):
+            return False
+        if self.sha256 is None:
+            return self.in_site and self.recorded is None
+        return self.recorded is not None and (
+            self.sha256 == self.recorded or self.recorded != entry.original
         )
 
     @property
@@ -124,9 +130,13 @@ def state(found: Found, known: frozenset[str] = frozenset()) -> FileState:
         return FileState.ORIGINAL if found.sha256 in _known(found, known) else FileState.UNEXPECTED
     if found.sha256 == entry.current:
         return FileState.PATCHED
-    if found.sha256 == entry.original or found.reinstalled:
+    if found.sha256 == entry.original:
         return FileState.ORIGINAL
-    return FileState.MISSING if found.sha256 is None else FileState.ALTERED
+    if found.sha256 is None:
+        return FileState.MISSING
+    if found.reinstalled:
+        return FileState.ORIGINAL if found.sha256 in _known(found, known) else FileState.UNEXPECTED
+    return FileState.ALTERED
 
 
 def plan(

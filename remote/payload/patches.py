@@ -81,11 +81,12 @@ def look(
         row: dict[str, Any] = {
             "sha256": now.sha256 if now else None,
             "recorded": by_wheel.get(path),
+            "in_site": site is not None and path.startswith(f"{site}/"),
         }
         if now:
             row.update(mode=now.mode, uid=now.uid, gid=now.gid)
         if contents:
-            base = _base(state, known.get(path), now, by_wheel.get(path))
+            base = _base(state, known.get(path), now, row)
             row["base_sha256"] = files.sha256(base) if base is not None else None
             row["base_bytes"] = len(base) if base is not None else None
             data.append(base or b"")
@@ -96,12 +97,25 @@ def look(
 
 
 def _base(
-    state: str, entry: dict[str, Any] | None, now: files.Found | None, by_wheel: str | None
+    state: str, entry: dict[str, Any] | None, now: files.Found | None, row: dict[str, Any]
 ) -> bytes | None:
-    reinstalled = now is not None and now.sha256 == by_wheel
-    if entry is None or reinstalled:
+    if entry is None or _reinstalled(entry["original"], entry["current"], row):
         return now.content if now else None
     return None if entry["original"] is None else _original(state, entry["original"])
+
+
+def _reinstalled(original: str | None, current: str | None, row: dict[str, Any]) -> bool:
+    """Whether pip put another file in place of one that was changed here, or took it away.
+
+    Args:
+        row: of the file now: ``sha256``, ``recorded``, ``in_site`` as `look` gives them.
+    """
+    found, recorded = row["sha256"], row["recorded"]
+    if found in (original, current):
+        return False
+    if found is None:
+        return bool(row["in_site"]) and recorded is None
+    return recorded is not None and (found == recorded or recorded != original)
 
 
 def _original(state: str, sha256: str) -> bytes:
@@ -190,37 +204,59 @@ def commit(state: str, steps: list[dict[str, Any]], sets: list[str], data: bytes
     return {"changed": [entry["path"] for entry in plan]}
 
 
-def recover(state: str) -> dict[str, Any]:
+def recover(state: str, over_edits: bool = False) -> dict[str, Any]:
     """Undo an interrupted transaction: every file as it was before it began.
 
-    One that was reinstalled meanwhile, and so is its original, stays.
+    One that pip replaced meanwhile, by its original or by another version's, stays.
+
+    Args:
+        over_edits: one that somebody edited meanwhile is put back too, the edited version kept
+            beside the originals.
+
+    Raises:
+        Refused: a file was edited meanwhile, and ``over_edits`` is not given.
     """
     interrupted = pending(state)
     if interrupted is None:
-        return {"undone": []}
+        return {"undone": [], "kept": {}}
     known = journal(state)
     undone = []
+    kept = {}
     for step in interrupted["steps"]:
         path = step["path"]
         files.remove_leftovers(path)
         now = files.read(path)
-        found = now.sha256 if now else None
         original = known[path]["original"] if path in known else step["before"]
-        if found in (step["before"], original):
+        row = {"sha256": now.sha256 if now else None, **_packaged(path)}
+        if row["sha256"] in (step["before"], original):
             _drop_bytecode(path)
             continue
-        if found != step["after"]:
-            raise Refused(
-                "PatchRefused",
-                f"{path} was changed by somebody else in the middle of a patch",
-                evidence=[f"expected {step['before']} or {step['after']}, found {found}"],
-                hint="reinstall the package with pip, then run inv rollback-patch",
-            )
+        if _reinstalled(original, step["after"], row):
+            continue
+        if now is not None and now.sha256 != step["after"]:
+            if not over_edits:
+                raise Refused(
+                    "PatchRefused",
+                    f"{path} was changed by somebody else in the middle of a patch",
+                    evidence=[f"expected {step['before']} or {step['after']}, found {now.sha256}"],
+                    hint="inv rollback-patch puts it back, and keeps what stands there under"
+                    " patches/originals",
+                )
+            save_original(state, now.content)
+            kept[path] = now.sha256
         content = None if step["before"] is None else _original(state, step["before"])
         _put(path, content, step)
         undone.append(path)
     files.remove(os.path.join(_folder(state), "pending.json"))
-    return {"undone": undone}
+    return {"undone": undone, "kept": kept}
+
+
+def _packaged(path: str) -> dict[str, Any]:
+    """What RECORD says of a file, by the site-packages folder that its path shows."""
+    head, inside, _ = path.rpartition("/site-packages/")
+    if not inside:
+        return {"recorded": None, "in_site": False}
+    return {"recorded": recorded(f"{head}/site-packages", [path]).get(path), "in_site": True}
 
 
 def _contents(state: str, steps: list[dict[str, Any]], data: bytes) -> list[bytes | None]:

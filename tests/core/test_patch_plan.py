@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from remote.core import patch_plan, unified_diff
-from remote.core.patch_plan import Entry, FileEdit, FileState, Found, Step, WantedSet, sha256
+from remote.core.patch_plan import (
+    Entry,
+    FileEdit,
+    FileState,
+    Found,
+    Step,
+    WantedSet,
+    sha256,
+    state,
+)
 from remote.errors import PatchRefused
 
 PATH = "/venv/site/pkg/mod.py"
@@ -42,8 +53,8 @@ def found(
     return Found(PATH, sha256(now), sha256(recorded), entry, base)
 
 
-def plan(wanted: list[WantedSet], file: Found) -> tuple[Step, ...]:
-    return patch_plan.plan(wanted, {PATH: file})
+def plan(wanted: list[WantedSet], file: Found, *, over_edits: bool = False) -> tuple[Step, ...]:
+    return patch_plan.plan(wanted, {PATH: file}, over_edits=over_edits)
 
 
 def test_an_untouched_file_gets_the_patch() -> None:
@@ -83,6 +94,27 @@ def test_a_file_that_pip_put_back_is_patched_again_or_forgotten() -> None:
     assert (step.before, step.after) == (sha256(ORIGINAL), sha256(FIRST))
     (step,) = plan([], file)
     assert step.before == step.after == sha256(ORIGINAL) and step.sets == ()
+
+
+def test_a_file_of_another_version_that_was_edited_is_no_place_for_the_old_original() -> None:
+    file = found(b"by hand\n", current=FIRST, sets=("a",), recorded=b"next version\n")
+    assert file.reinstalled and state(file) is FileState.UNEXPECTED
+    (step,) = plan([], replace(file, base=b"by hand\n"))
+    assert step.before == step.after == step.original == sha256(b"by hand\n")
+    with pytest.raises(PatchRefused, match="does not know"):
+        plan([A], replace(file, base=b"by hand\n"))
+
+
+def test_a_file_that_went_with_its_package_is_not_made_again() -> None:
+    entry = Entry(sha256(ORIGINAL), sha256(FIRST), ("a",))
+    file = Found(PATH, None, None, entry, base=None, in_site=True)
+    assert file.reinstalled and state(file) is FileState.MISSING
+    (step,) = plan([], file)
+    assert step.before is step.after is step.original is None and step.sets == ()
+    # Removed by hand, its package still names it: it comes back.
+    file = Found(PATH, None, sha256(ORIGINAL), entry, base=ORIGINAL, in_site=True)
+    (step,) = plan([], file, over_edits=True)
+    assert step.content == ORIGINAL
 
 
 def test_an_edit_by_hand_is_not_written_over() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import itertools
 import os
@@ -213,8 +214,6 @@ def test_wheels_record_what_an_original_was(site: Site) -> None:
     info = site.folder / "pkg-1.0.dist-info"
     info.mkdir()
     content = b"a = 1\n"
-    import base64
-
     word = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
     (info / "RECORD").write_text(f'a.py,sha256={word},6\n"with,comma.py",,\nb.py,md5=x,1\n')
     found = patches.recorded(str(site.folder), [site.path("a.py"), site.path("b.py")])
@@ -420,6 +419,53 @@ def test_a_foreign_change_in_the_middle_of_a_transaction_is_not_overwritten(site
         patches.recover(site.state)
     assert refusal.value.hint
     assert site.now()["a.py"][0] == b"by hand\n"
+
+
+def test_a_foreign_change_in_the_middle_can_be_put_back_and_is_kept(site: Site) -> None:
+    before = site.now()
+    interrupt(site)
+    site.put("a.py", b"by hand\n", 0o640)
+    found = patches.recover(site.state, over_edits=True)
+    assert found["kept"] == {site.path("a.py"): digest(b"by hand\n")}
+    assert patches.saved_original(site.state, str(digest(b"by hand\n"))) == b"by hand\n"
+    assert site.now() == before and patches.pending(site.state) is None
+
+
+def interrupt(site: Site) -> None:
+    """Kill a commit of `CHANGES` when the first file is written and the journal is not."""
+    before = site.now()
+    for number in itertools.count(1):
+        assert killed_at(number, partial(site.commit, **CHANGES))
+        if patches.pending(site.state) and site.now()["a.py"] != before["a.py"]:
+            return
+
+
+@pytest.mark.parametrize("newer", [b"a = 'newer'\n", None])
+def test_what_pip_did_in_the_middle_of_a_transaction_stays(
+    tmp_path: Path, newer: bytes | None
+) -> None:
+    """Another version came, with another such file or without one."""
+    folder = tmp_path / "venv"
+    folder.mkdir()
+    site = Site(folder)
+    site.folder = folder / "site-packages"
+    site.folder.mkdir()
+    for name in ("a.py", "b.py", "gone.py"):
+        site.put(name, name.encode())
+    interrupt(site)
+    row = ""
+    (site.folder / "a.py").unlink()
+    if newer is not None:
+        site.put("a.py", newer)
+        word = base64.urlsafe_b64encode(hashlib.sha256(newer).digest()).rstrip(b"=").decode()
+        row = f"a.py,sha256={word},\n"
+    (site.folder / "pkg-2.dist-info").mkdir()
+    (site.folder / "pkg-2.dist-info" / "RECORD").write_text(row)
+    patches.recover(site.state)
+    now = {name: content for name, (content, _) in site.now().items()}
+    kept = {} if newer is None else {"a.py": newer}
+    assert now == {**kept, "b.py": b"b.py", "gone.py": b"gone.py"}
+    assert patches.pending(site.state) is None and patches.journal(site.state) == {}
 
 
 ACTIONS = st.one_of(
