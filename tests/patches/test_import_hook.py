@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import venv as venvs
 from collections.abc import Callable
 from pathlib import Path
@@ -127,6 +128,27 @@ def test_a_patch_that_fails_is_one_line_and_leaves_flashinfer_as_it_was(make: Ma
     assert done.stdout.split() == ["original"] * 3
     (line,) = done.stderr.splitlines()
     assert "patch one failed, flashinfer.deep is as it was: ValueError('no such thing')" in line
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "2>/dev/full"])
+def test_a_process_without_standard_error_works_all_the_same(make: Make, closed: str) -> None:
+    venv = make("one")
+    command = f'exec "$0" -c "$1" {closed}'
+    done = subprocess.run(
+        ["sh", "-c", command, str(venv.python), CALL], capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, done.stdout.split()) == (0, ["patched", "original"] * 3)
+
+
+def test_a_package_of_folders_alone_is_imported_as_it_is(make: Make) -> None:
+    venv = make("one")
+    (venv.site / "flashinfer" / "deep.py").unlink()
+    (venv.site / "flashinfer" / "deep").mkdir()
+    (venv.site / "flashinfer" / "__init__.py").write_text("")
+    done = venv.run("-c", "import flashinfer.deep; print(flashinfer.deep.__path__ is not None)")
+
+    assert done.stdout.split() == ["True"]
 
 
 OTHER_HOOK = """

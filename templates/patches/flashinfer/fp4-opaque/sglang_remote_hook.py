@@ -41,7 +41,6 @@ class _BeforeImport:
     def _act_after_loading(self, spec):
         # On the loader that was found, not around it: what asks it for source or data still can.
         loader = spec.loader
-        execute = loader.exec_module
 
         def exec_module(module):
             try:
@@ -51,6 +50,7 @@ class _BeforeImport:
             self.act(module)
 
         try:
+            execute = loader.exec_module
             loader.exec_module = exec_module
         except AttributeError as error:
             say(f"cannot act on {spec.name}: {error}")
@@ -128,4 +128,9 @@ def rebind(original, ours):
 
 
 def say(what):
-    print(f"sglang-remote: {what} (pid {os.getpid()})", file=sys.stderr, flush=True)
+    """One line on standard error, where there is one."""
+    try:
+        sys.stderr.write(f"sglang-remote: {what} (pid {os.getpid()})\n")
+        sys.stderr.flush()
+    except (AttributeError, OSError, ValueError):
+        pass  # none, closed, or nobody reads it
