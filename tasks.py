@@ -46,6 +46,7 @@ _refuse_broken_settings()
 _HOST = "the host's name in invoke.yaml (default: host:, the only one, or the embedded sandbox)"
 _JSON = "data as one JSON document on standard output, prose on standard error"
 _RUN = "the run's id (default: the newest on the host)"
+_NO_BUNDLE = "after a crash or a hang, end at once instead of bringing its evidence"
 
 
 def _reported(body: Callable[..., Any]) -> Callable[..., Any]:
@@ -119,6 +120,7 @@ def profiles(c: Context, display: Display, json: bool = False) -> Any:
         "patch": "a patch set, or a .patch file, instead of the profile's; may be repeated",
         "add_patch": "the same, on top of the profile's",
         "no_patch": "start with no patch applied",
+        "no_bundle": _NO_BUNDLE,
     },
 )
 def deploy(
@@ -134,6 +136,7 @@ def deploy(
     patch: Sequence[str] | None = None,
     add_patch: Sequence[str] | None = None,
     no_patch: bool = False,
+    no_bundle: bool = False,
     json: bool = False,
 ) -> Any:
     """Render, push, patch, start and follow until the server is ready."""
@@ -142,18 +145,27 @@ def deploy(
     from remote.session import opened
 
     choice = PatchChoice(tuple(patch or ()), tuple(add_patch or ()), no_patch)
-    options = DeployOptions(tuple(set or ()), choice, dry, diff, restart, timeout or None)
+    options = DeployOptions(
+        tuple(set or ()), choice, dry, diff, restart, timeout or None, bundle=not no_bundle
+    )
     with opened(c.config, PROJECT, host, display, set_up=True) as session:
         return deploy_profile(session, profile, options)
 
 
-@_task(help={"run": _RUN, "timeout": "seconds to wait (default: what is left of the profile's)"})
+@_task(
+    help={
+        "run": _RUN,
+        "timeout": "seconds to wait (default: what is left of the profile's)",
+        "no_bundle": _NO_BUNDLE,
+    }
+)
 def wait(
     c: Context,
     display: Display,
     host: str = "",
     run: str = "",
     timeout: float = 0.0,
+    no_bundle: bool = False,
     json: bool = False,
 ) -> Any:
     """Take a start up again: the same display, verdict and exit codes as deploy."""
@@ -161,7 +173,7 @@ def wait(
     from remote.session import opened
 
     with opened(c.config, PROJECT, host, display) as session:
-        return experiment.wait(session, run or None, timeout or None)
+        return experiment.wait(session, run or None, timeout or None, bundle=not no_bundle)
 
 
 @_task(help={"timeout": "seconds the start may take (default: the profile's)"})

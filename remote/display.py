@@ -18,6 +18,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.syntax import Syntax
 from rich.table import Table
 
+from remote.core.budgets import Budgets
 from remote.core.heartbeat import Beat
 from remote.core.log_events import Event, FatalLine, PhaseStarted, StartState
 from remote.core.log_lines import printable
@@ -147,28 +148,45 @@ class Display:
 
 
 class StartWatch:
-    """Shows a start: a line for each phase entered, and on a terminal where it stands now."""
+    """Shows a start: a line for each phase entered, and on a terminal where it stands now.
 
-    def __init__(self, display: Display) -> None:
+    Args:
+        budgets: what earlier starts took, for how long the phase may still take.
+    """
+
+    def __init__(self, display: Display, budgets: Budgets | None = None) -> None:
         self._display = display
-        self._began = time.monotonic()
+        self._budgets = budgets or Budgets()
+        self._began = self._entered = time.monotonic()
+        self._phase: Phase | None = None
         self._shown: set[Phase] = set()
 
     def __call__(self, event: Event | Beat | Reconnected, state: StartState) -> None:
+        now = time.monotonic()
+        if state.phase is not self._phase:
+            self._phase, self._entered = state.phase, now
         if isinstance(event, Reconnected):
             self._display.warn(f"the connection was lost for {event.after_s:.0f} s and is back")
         elif isinstance(event, FatalLine):
             self._display.say(f"line {event.line}: {event.text}")
         elif isinstance(event, PhaseStarted) and event.phase not in self._shown:
             self._shown.add(event.phase)
-            waited_s = time.monotonic() - self._began
-            self._display.say(f"{waited_s:6.1f} s  {event.phase.label}")
+            usual_s = self._budgets.expected_s(event.phase)
+            usual = f" (usually {duration(usual_s)})" if usual_s and usual_s >= 1 else ""
+            self._display.say(f"{now - self._began:6.1f} s  {event.phase.label}{usual}")
+        self._bar(event, state, now - self._entered)
+
+    def _bar(self, event: Event | Beat | Reconnected, state: StartState, spent_s: float) -> None:
         label, bar = state.phase.label, state.progress
-        if bar is not None:
-            rank = f" {state.slowest_rank}" if state.slowest_rank else ""
-            self._display.bar(f"{label}{rank}", bar.done, bar.total)
-        else:
-            self._display.bar(label, 0, 0)
+        if bar is not None and state.slowest_rank:
+            label += f" {state.slowest_rank}"
+        left_s = self._budgets.left_s(state.phase, spent_s, bar)
+        if left_s is not None:
+            label += f", about {duration(left_s)} left"
+        if isinstance(event, Beat) and event.builders:
+            label += f" ({', '.join(event.builders)} at work)"
+        done, total = (bar.done, bar.total) if bar is not None else (0, 0)
+        self._display.bar(label, done, total)
 
 
 def verdict_line(verdict: Verdict) -> str:

@@ -21,7 +21,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 OK = 0
 INTERRUPTED = 130
@@ -35,6 +35,7 @@ class ToolError(Exception):
         host: the configured name of the host it failed on, if one was involved.
         evidence: lines quoted from the host or a file, verbatim.
         hint: the next step, as a sentence or a command.
+        details: more for ``--json``, by key.
     """
 
     exit_code = 1
@@ -46,12 +47,14 @@ class ToolError(Exception):
         host: str | None = None,
         evidence: Sequence[str] = (),
         hint: str | None = None,
+        details: Mapping[str, object] | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.host = host
         self.evidence = tuple(evidence)
         self.hint = hint
+        self.details = dict(details or {})
 
     def as_dict(self) -> dict[str, object]:
         """The shape printed under ``error`` with ``--json``."""
@@ -62,6 +65,7 @@ class ToolError(Exception):
             "evidence": list(self.evidence),
             "hint": self.hint,
             "exit_code": self.exit_code,
+            **self.details,
         }
 
 

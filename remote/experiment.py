@@ -6,25 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from remote import deploy, patching, server
+from remote import deploy, diagnosing, patching, server
 from remote.core import flags, server_args
+from remote.core.budgets import Budgets
 from remote.core.host_facts import RunState
-from remote.core.log_lines import collapse
 from remote.core.shell import MASK
 from remote.display import StartWatch, duration, verdict_line
-from remote.errors import ConfigError, NotReady, ServerCrashed, ToolError
+from remote.errors import ConfigError, NotReady, ToolError
+from remote.ledger import Ledger
 from remote.plan_view import plan_dict, show_patch_diffs, show_plan, show_proofs
 from remote.proving import PatchProof
 from remote.server import Outcome, Verdict
 from remote.session import Session
 
-#: Lines of the log that an error quotes.
-_QUOTED_LINES = 15
-
 
 @dataclass(frozen=True)
 class DeployOptions:
-    """``timeout_s`` None is the profile's own."""
+    """``timeout_s`` None is the profile's own; ``bundle``: bring the evidence of a failure."""
 
     sets: tuple[str, ...] = ()
     patches: deploy.PatchChoice = field(default_factory=deploy.PatchChoice)
@@ -32,6 +30,7 @@ class DeployOptions:
     diff: bool = False
     restart: bool = False
     timeout_s: float | None = None
+    bundle: bool = True
 
 
 def deploy_profile(session: Session, name: str, options: DeployOptions) -> dict[str, Any]:
@@ -42,6 +41,7 @@ def deploy_profile(session: Session, name: str, options: DeployOptions) -> dict[
 
     Raises:
         ServerCrashed: it died, or printed a fatal line.
+        ServerHung: a rank is stopped, or nothing works for longer than the phase may take.
         NotReady: it was still starting when the time was up; it goes on.
         ToolError: something before the start; nothing is half done.
     """
@@ -63,10 +63,12 @@ def deploy_profile(session: Session, name: str, options: DeployOptions) -> dict[
         with display.working(f"planning {name} for {settings.name}"):
             made = planned()
         show_plan(display, made)
-        display.script(made.script)
+        session.scrubber.learn_script(made.script)
+        script = session.scrubber.text(made.script)
+        display.script(script)
         show_patch_diffs(display, made)
         display.say("nothing was changed")
-        return {"plan": plan_dict(made), "changed": False, "script": made.script}
+        return {"plan": plan_dict(made), "changed": False, "script": script}
     with deploy.locked(host, settings, f"deploy {name}"):
         with display.working(f"planning {name} for {settings.name}"):
             for path in patching.recover(host, settings).undone:
@@ -85,19 +87,15 @@ def deploy_profile(session: Session, name: str, options: DeployOptions) -> dict[
     if running is not None and running.state == "ready":
         why_not = server.answers(host, settings, run)
         if why_not is not None:
-            raise ServerCrashed(
-                f"nothing has changed and run {run} is up, but it does not serve: {why_not}",
-                host=settings.name,
-                hint=f"inv deploy {name} --restart",
-            )
+            raise _not_serving(session, run, why_not)
         uptime = duration(running.uptime_s)
         display.good(f"nothing has changed: run {run} is ready, up for {uptime} (--restart forces)")
         return {"run": run, "plan": plan_dict(made), "changed": False, "verdict": None}
     if running is not None:
         display.say(f"nothing has changed: run {run} is still starting")
     timeout_s = options.timeout_s or made.profile.ready_timeout_s
-    verdict = _follow(session, run, timeout_s)
-    _judge(session, run, verdict)
+    verdict = _follow(session, run, name, timeout_s, whole=running is None)
+    _judge(session, run, verdict, options.bundle)
     return {
         "run": run,
         "plan": plan_dict(made),
@@ -108,17 +106,15 @@ def deploy_profile(session: Session, name: str, options: DeployOptions) -> dict[
     }
 
 
-def wait(session: Session, run: str | None, timeout_s: float | None) -> dict[str, Any]:
+def wait(
+    session: Session, run: str | None, timeout_s: float | None, bundle: bool = True
+) -> dict[str, Any]:
     """Take a start up again: the same display, verdict and exit codes as a deploy's."""
     found = pick_run(session, run)
     if found.state == "ready":
         why_not = server.answers(session.host, session.host_settings, found.run)
         if why_not is not None:
-            raise ServerCrashed(
-                f"run {found.run} was ready and does not serve now: {why_not}",
-                host=session.host_settings.name,
-                hint=f"inv logs --run {found.run}",
-            )
+            raise _not_serving(session, found.run, why_not)
         session.display.good(f"run {found.run} is ready, up for {duration(found.uptime_s)}")
         return {"run": found.run, "verdict": {"outcome": Outcome.READY.value}}
     if found.state == "stopped":
@@ -126,8 +122,9 @@ def wait(session: Session, run: str | None, timeout_s: float | None) -> dict[str
     if timeout_s is None:
         allowed = float(found.record.get("ready_timeout_s", 1800))
         timeout_s = max(allowed - (found.uptime_s or 0.0), 1.0)
-    verdict = _follow(session, found.run, timeout_s)
-    _judge(session, found.run, verdict)
+    profile = str(found.record.get("profile", ""))
+    verdict = _follow(session, found.run, profile, timeout_s, whole=False)
+    _judge(session, found.run, verdict, bundle)
     return {
         "run": found.run,
         "verdict": verdict.as_dict(),
@@ -152,69 +149,56 @@ def pick_run(session: Session, run: str | None) -> RunState:
     return server.look(host, settings, run)
 
 
-def _follow(session: Session, run: str, timeout_s: float) -> Verdict:
-    display = session.display
+def _follow(session: Session, run: str, profile: str, timeout_s: float, *, whole: bool) -> Verdict:
+    """Follow a start against the time that earlier ones took; ``whole``: from its beginning."""
+    display, host = session.display, session.host_settings.name
+    ledger = Ledger(session.settings.runs)
+    budgets = Budgets(ledger.phases(host, profile))
     try:
         with display.working(f"waiting for run {run}", timeout_s):
-            return deploy.follow(
+            verdict = deploy.follow(
                 session.host,
                 session.host_settings,
                 run,
                 session.local(run),
                 session.clock,
                 timeout_s,
-                StartWatch(display),
+                StartWatch(display, budgets),
+                budgets,
             )
     except KeyboardInterrupt:
         display.say(f"the server goes on; take its start up again with: inv wait --run {run}")
         raise
+    if whole and verdict.outcome is Outcome.READY:
+        ledger.note_phases(host, profile, run, verdict.durations, session.clock.wall_s())
+    return verdict
 
 
-def _judge(session: Session, run: str, verdict: Verdict) -> None:
+def _judge(session: Session, run: str, verdict: Verdict, bundle: bool) -> None:
     """Print the verdict; raise what is no success."""
     name = session.host_settings.name
     if verdict.outcome is Outcome.READY:
         session.display.good(f"run {run} is {verdict_line(verdict)}")
         return
-    quoted = _quoted(session, run, verdict)
     if verdict.outcome is Outcome.NOT_READY:
         raise NotReady(
             f"run {run} is {verdict.reason}; it goes on",
             host=name,
-            evidence=quoted,
+            evidence=diagnosing.log_end(session, run),
             hint=f"inv wait --run {run} waits on; inv stop ends it",
         )
     if verdict.outcome is Outcome.STOPPED:
         raise ToolError(
             f"run {run}: {verdict.reason}", host=name, hint="inv restart starts it again"
         )
-    error = ServerCrashed(
-        f"run {run} {verdict_line(verdict)}",
-        host=name,
-        evidence=quoted,
-        hint=f"inv logs --run {run} --tail 200; a copy is in {session.local(run).folder}",
-    )
-    # The verdict comes at once; cleaning up after it may take seconds.
-    session.display.error(error)
-    with session.display.working("cleaning up"):
-        deploy.clear_away(
-            session.host, session.host_settings, run, session.clock, session.display.tell
-        )
-    raise error
+    diagnosing.conclude(session, run, verdict, bundle=bundle)
 
 
-def _quoted(session: Session, run: str, verdict: Verdict) -> list[str]:
-    """The deciding line with its number, then the log's last lines as far as it was read."""
-    quoted = []
-    if verdict.line is not None:
-        quoted.append(f"line {verdict.line_number}: {verdict.line}")
-    quoted.append("the log ends with:")
-    with (session.local(run).folder / "server.log").open("rb") as log:
-        log.seek(0, 2)
-        log.seek(max(0, log.tell() - 65536))
-        lines = collapse(log.read())
-    last = [line for line in lines if line.strip()][-_QUOTED_LINES:]
-    return quoted + [line[:400] for line in last if verdict.line is None or line != verdict.line]
+def _not_serving(session: Session, run: str, why: str) -> ToolError:
+    """A server that was ready and does not serve now, explained."""
+    diagnosing.pull(session, run)
+    findings = diagnosing.explain(session, run, hung=True)
+    return diagnosing.failure(session, run, f"was ready and does not serve now: {why}", findings)
 
 
 def _check_intent(session: Session, record: Mapping[str, Any], verdict: Verdict) -> list[str]:

@@ -17,6 +17,7 @@ from remote.core.host_facts import GPUProcess, RunState
 from remote.core.log_events import Event, FatalLine, FatalReason, StartState
 from remote.core.phases import Phase
 from remote.core.server_log import LogReader
+from remote.core.verdict import Diagnosis
 from remote.errors import SSHError, ToolError
 from remote.host import Host, Piece
 from remote.redial import Redial
@@ -94,9 +95,17 @@ def look(host: Host, settings: HostSettings, run: str) -> RunState:
     return host_facts.run_state(host.call("runs.look", state=settings.state, run=run))
 
 
-def note(host: Host, settings: HostSettings, run: str, verdict: Verdict) -> None:
-    """Write the verdict down beside the run, on the host."""
+def note(
+    host: Host,
+    settings: HostSettings,
+    run: str,
+    verdict: Verdict,
+    diagnosis: Diagnosis | None = None,
+) -> None:
+    """Write the verdict down beside the run, on the host, with its cause where that is known."""
     said = {key: verdict.as_dict()[key] for key in ("outcome", "reason", "line")}
+    if diagnosis is not None:
+        said |= {"kind": diagnosis.kind, "cause": diagnosis.cause}
     host.call("runs.note_outcome", state=settings.state, run=run, note=said)
 
 

@@ -115,4 +115,5 @@ class KeptLog:
         with self._file:
             self._file.write(self._stream.finish())
         if self._reached is not None:
-            self._position.write_text("%d %d\n" % self._reached)
+            inode, offset = self._reached
+            self._position.write_text(f"{inode} {offset}\n")

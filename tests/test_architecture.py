@@ -26,14 +26,23 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
             ("remote.core",),
             ("remote.payload", "remote.sandbox"),
             # What everything else is told by and works on.
-            ("remote.clock", "remote.config", "remote.host", "remote.patch_sets", "remote.store"),
+            (
+                "remote.clock",
+                "remote.config",
+                "remote.host",
+                "remote.ledger",
+                "remote.patch_sets",
+                "remote.store",
+            ),
             ("remote.agent", "remote.redial", "remote.rendering"),
             # The capabilities, and the host that they are given.
             (
                 "remote.ssh",
+                "remote.crash",
                 "remote.patching",
                 "remote.probe",
                 "remote.profile",
+                "remote.pulling",
                 "remote.server",
                 "remote.venv",
             ),
@@ -41,6 +50,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
             ("remote.display", "remote.logs", "remote.proving"),
             ("remote.deploy",),
             ("remote.plan_view", "remote.session"),
+            ("remote.diagnosing",),
             # What a task does.
             ("remote.experiment", "remote.patch_work", "remote.stopping"),
             ("remote.authoring", "remote.overview", "remote.sandbox.tasks"),

@@ -13,6 +13,7 @@ from typing import Any
 
 from . import (
     authoring,
+    bundle,
     evidence,
     facts,
     follow,
@@ -172,6 +173,9 @@ def _functions(link: Link) -> dict[str, Callable[..., Any]]:
         "facts.read": facts.read,
         "facts.parser": lambda data, **params: facts.parser(script=data, **params),
         "facts.port_owner": lambda port: {"owner": facts.port_owner(port)},
+        "bundle.bring_spy": lambda data, **params: bundle.bring_spy(packed=data, **params),
+        "bundle.collect": bundle.collect,
+        "bundle.wants_spy": bundle.wants_spy,
         "evidence.look": evidence.look,
         "gpus.ask": gpus.ask,
         "runs.look": runs.look,

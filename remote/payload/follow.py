@@ -30,8 +30,8 @@ def follow(
         probe: address, port and timeout_s of a readiness check to make meanwhile, or None.
         pause: waits that many seconds; True when the client wants this to stop.
 
-    Messages: ``{"log": offset, "inode": …}`` with bytes; ``{"restarted": reason}`` when the file was cut or
-    replaced (the offset is 0 again); ``{"tick": …}`` each second; ``{"probe": …}``;
+    Messages: ``{"log": offset, "inode": …}`` with bytes; ``{"restarted": reason}`` when the file
+    was cut or replaced (the offset is 0 again); ``{"tick": …}`` each second; ``{"probe": …}``;
     ``{"gone": exit status or None}`` last, after the log's last byte.
     """
     log = _Log(os.path.join(runs.folder(state, run), "server.log"), offset)

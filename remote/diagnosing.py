@@ -1,0 +1,204 @@
+"""A failure explained and its evidence brought home: what follows a verdict of crashed or hung."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from remote import crash, deploy, patching, pulling, server, venv
+from remote.core.diagnosis import diagnose
+from remote.core.host_evidence import process_evidence
+from remote.core.log_lines import collapse
+from remote.core.reading import Reading, read_log
+from remote.core.verdict import Diagnosis
+from remote.display import verdict_line
+from remote.errors import ServerCrashed, ServerHung, ToolError
+from remote.server import Outcome, Verdict
+from remote.session import Session
+
+_CHUNK_BYTES = 1024 * 1024
+#: Lines of the log that an error quotes where no cause is known.
+_QUOTED_LINES = 15
+_VAGUE = (None, "insufficient_evidence", "unclassified")
+
+
+@dataclass(frozen=True)
+class Findings:
+    """A cause, and the log it was found in."""
+
+    diagnosis: Diagnosis
+    reading: Reading
+
+
+def read_file(path: Path) -> Reading:
+    """A log from a file, in constant memory."""
+    with path.open("rb") as file:
+        return read_log(iter(lambda: file.read(_CHUNK_BYTES), b""))
+
+
+def explain(
+    session: Session, run: str, roster: Mapping[str, int] | None = None, *, hung: bool = False
+) -> Findings:
+    """The cause, from the copy of the log here and what the host knows right now.
+
+    Args:
+        roster: ranks that were seen alive, with their pids.
+        hung: a wait saw no sign of work.
+    """
+    reading = read_file(session.local(run).log_path)
+    found = session.host.call(
+        "evidence.look",
+        state=session.host_settings.state,
+        run=run,
+        known=dict(roster or {}),
+    )
+    logged = {*reading.state.ranks, *(name for name in reading.last_of_rank if name)}
+    return Findings(diagnose(reading, process_evidence(found, logged, hung=hung)), reading)
+
+
+def pull(session: Session, run: str) -> int:
+    """Bring what is new of the run's log; its bytes."""
+    display = session.display
+
+    def tell(done: int, size: int) -> None:
+        display.bar(f"log of {run}, MiB", done >> 20, size >> 20)
+
+    return pulling.pull_log(
+        session.host, session.host_settings, run, session.local(run), session.clock, tell
+    )
+
+
+def conclude(session: Session, run: str, verdict: Verdict, *, bundle: bool) -> NoReturn:
+    """Say at once what happened and why; then bring the evidence, clear up, and raise.
+
+    Raises:
+        ServerCrashed, ServerHung: always one of them.
+    """
+    display = session.display
+    hung = verdict.outcome is Outcome.HUNG
+    findings = explain(session, run, verdict.roster, hung=hung)
+    error = failure(session, run, verdict_line(verdict), findings, verdict)
+    display.error(error)
+    _note(session, run, verdict, findings.diagnosis)
+    if bundle:
+        with display.working("bringing the evidence"):
+            take_evidence(session, run, findings)
+    if not hung:  # a crashed server can't serve, and holds port and memory
+        with display.working("cleaning up"):
+            deploy.clear_away(session.host, session.host_settings, run, session.clock, display.tell)
+    raise error
+
+
+def take_evidence(session: Session, run: str, findings: Findings) -> Path | None:
+    """The evidence bundle of a run as it is now; None where it could not be had."""
+    host, settings, local = session.host, session.host_settings, session.local(run)
+    display = session.display
+    texts = {"diagnosis.json": _json(findings.diagnosis)}
+    if findings.reading.tracebacks:
+        texts["tracebacks.txt"] = _tracebacks(findings.reading)
+    try:
+        crash.gather(host, settings, run, local, session.clock, display.tell)
+        texts["patches.json"] = _patches(session)
+    except ToolError as error:
+        display.warn(f"the evidence is not complete: {error.message}")
+    crash.keep(local, texts)
+    try:
+        archive = crash.pack(local)
+    except OSError as error:
+        display.warn(f"no archive of the evidence could be written: {error}")
+        return None
+    display.say(f"evidence: {archive} ({archive.stat().st_size >> 10} KiB)")
+    return archive
+
+
+def _json(diagnosis: Diagnosis) -> str:
+    return json.dumps(diagnosis.as_dict(), indent=1) + "\n"
+
+
+def _tracebacks(reading: Reading) -> str:
+    parts = []
+    for folded in reading.tracebacks:
+        first = folded.traceback
+        where = f"lines {reading.number(first.first_line)} to {reading.number(first.last_line)}"
+        parts.append("\n".join([f"# {folded.summary(reading.world)}, {where}", *first.text, ""]))
+    return "\n".join(parts)
+
+
+def _patches(session: Session) -> str:
+    facts = venv.survey(session.host, session.host_settings)
+    seen = patching.view(session.host, session.host_settings, facts)
+    told = {
+        "applied": list(seen.applied),
+        "interrupted": seen.interrupted,
+        "drifted": [file.path for file in seen.drifted],
+        "versions": {name: found["version"] for name, found in facts.distributions.items()},
+    }
+    return json.dumps(told, indent=1) + "\n"
+
+
+def _note(session: Session, run: str, verdict: Verdict, diagnosis: Diagnosis) -> None:
+    """The diagnosis beside the verdict, here and on the host; a full disk there is no obstacle."""
+    session.local(run).write_json("diagnosis.json", diagnosis.as_dict())
+    with suppress(ToolError):
+        server.note(session.host, session.host_settings, run, verdict, diagnosis)
+
+
+def failure(
+    session: Session, run: str, what: str, findings: Findings, verdict: Verdict | None = None
+) -> ToolError:
+    """The error that tells a person all of it."""
+    diagnosis = findings.diagnosis
+    evidence = list(described(diagnosis))
+    if diagnosis.kind in _VAGUE:
+        if verdict is not None and verdict.line is not None and not diagnosis.evidence:
+            evidence.append(f"line {verdict.line_number}: {verdict.line}")
+        evidence += log_end(session, run)
+    hung = diagnosis.outcome.value if verdict is None else verdict.outcome.value
+    kind = ServerHung if hung == Outcome.HUNG.value else ServerCrashed
+    hints = [*diagnosis.advice[:3], f"inv logs --run {run} --tail 200; inv diagnose --run {run}"]
+    return kind(
+        f"run {run} {what}",
+        host=session.host_settings.name,
+        evidence=[session.scrubber.text(line) for line in evidence],
+        hint="\n      ".join(hints),
+        details={
+            "run": run,
+            "verdict": None if verdict is None else verdict.as_dict(),
+            "diagnosis": diagnosis.as_dict(),
+        },
+    )
+
+
+def described(diagnosis: Diagnosis) -> Iterator[str]:
+    """A diagnosis in lines: kind and cause, where and on which ranks, the lines that decide."""
+    if diagnosis.kind is None:
+        if diagnosis.cause:
+            yield diagnosis.cause
+        return
+    sure = f" ({diagnosis.confidence.value} confidence)" if diagnosis.confidence else ""
+    yield f"{diagnosis.kind}{sure}: {diagnosis.cause}"
+    where = [
+        f"in phase {diagnosis.phase.value}" if diagnosis.phase else "",
+        f"raised in {diagnosis.raised_in}" if diagnosis.raised_in else "",
+        f"first on {diagnosis.first_rank}" if diagnosis.first_rank else "",
+        diagnosis.spread,
+    ]
+    told = "; ".join(part for part in where if part)
+    if told:
+        yield told
+    for quote in diagnosis.evidence:
+        log = f"{quote.log}, " if quote.log else ""
+        yield f"{log}line {quote.line}: {quote.text}" if quote.line else quote.text
+
+
+def log_end(session: Session, run: str) -> list[str]:
+    """The last lines of the log's copy here."""
+    with session.local(run).log_path.open("rb") as log:
+        log.seek(0, 2)
+        log.seek(max(0, log.tell() - 65536))
+        lines = [line for line in collapse(log.read()) if line.strip()]
+    return ["the log ends with:", *(line[:400] for line in lines[-_QUOTED_LINES:])]
