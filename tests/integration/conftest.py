@@ -14,11 +14,17 @@ from remote.sandbox.control import Sandbox
 
 
 @pytest.fixture(scope="session")
-def embedded() -> Iterator[Sandbox]:
-    """The embedded host, set up where it isn't yet."""
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """The embedded host, set up where it isn't yet, with no server and no patch of an earlier
+    deploy: the tests' other hosts share its venv.
+    """
     folder = Path(os.environ.get("INVOKE_SANDBOX_FOLDER", PROJECT / ".sandbox"))
     sandbox = Sandbox(folder)
     sandbox.up(lambda progress: None, lambda question: False)
+    client = Client(tmp_path_factory.mktemp("clean"), {}, {"sandbox": {"folder": str(folder)}})
+    for task in ("stop", "rollback-patch"):
+        done = client.inv(task)
+        assert done.status == 0, done.output
     yield sandbox
     sandbox.down()
 
