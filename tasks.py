@@ -254,6 +254,39 @@ def logs(
         return print_logs(session, run or None, tail, since or None, grep or None, follow)
 
 
+@_task(
+    iterable=["log"],
+    help={"run": _RUN, "log": "a log from anywhere instead, - for standard input; may be repeated"},
+)
+def diagnose(
+    c: Context,
+    display: Display,
+    host: str = "",
+    run: str = "",
+    log: Sequence[str] | None = None,
+    json: bool = False,
+) -> Any:
+    """Say why a run, or the server of any log, failed: kind, cause, rank, lines, next step."""
+    from remote import inspecting
+
+    if log:
+        return inspecting.diagnose_files(display, log)
+    from remote.session import opened
+
+    with opened(c.config, PROJECT, host, display) as session:
+        return inspecting.diagnose(session, run or None)
+
+
+@_task(help={"run": _RUN})
+def pull(c: Context, display: Display, host: str = "", run: str = "", json: bool = False) -> Any:
+    """Bring a run's log and evidence here; of the log only what is new."""
+    from remote import inspecting
+    from remote.session import opened
+
+    with opened(c.config, PROJECT, host, display) as session:
+        return inspecting.pull(session, run or None)
+
+
 @_task(help={"name": "only that patch set (default: all)"})
 def rollback_patch(
     c: Context, display: Display, host: str = "", name: str = "", json: bool = False
@@ -437,6 +470,8 @@ def _namespace() -> Collection:
         stop,
         status,
         logs,
+        diagnose,
+        pull,
         rollback_patch,
         probe,
         probe,

@@ -53,7 +53,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
             ("remote.diagnosing",),
             # What a task does.
             ("remote.experiment", "remote.patch_work", "remote.stopping"),
-            ("remote.authoring", "remote.overview", "remote.sandbox.tasks"),
+            ("remote.authoring", "remote.inspecting", "remote.overview", "remote.sandbox.tasks"),
             ("tasks",),
         ),
     )
