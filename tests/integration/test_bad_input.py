@@ -209,11 +209,11 @@ def test_a_write_that_fails(
     """Files can't grow past 4 KiB on this host, as on a disk that is full: nothing half done."""
     (patched,) = embedded.layout.venv.glob("lib/python3.*/site-packages/flashinfer/jit/cpp_ext.py")
     original = patched.read_bytes()
-    assert client.inv("deploy", "piecewise", "--dry").status == 0  # fills the parser's cache
+    assert client.inv("deploy", "baseline", "--dry").status == 0  # fills the parser's cache
     openssh.stop()
     openssh.file_limit_kib = 4
     openssh.start()
-    done = client.inv("deploy", "piecewise")
+    done = client.inv("deploy", "baseline", "--add-patch", "cuda-version")
     assert done.status == 1, done.output
     assert "error on gpu: the host's system refused" in done.stderr
     assert "File too large" in done.stderr
@@ -224,4 +224,4 @@ def test_a_write_that_fails(
     openssh.file_limit_kib = None
     openssh.start()
     assert client.inv("status", "--json").json()["patches"]["interrupted"] is False
-    assert client.inv("deploy", "piecewise", "--dry").status == 0
+    assert client.inv("deploy", "baseline", "--dry").status == 0

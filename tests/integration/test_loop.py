@@ -7,6 +7,7 @@ import hashlib
 import http.client
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -66,9 +67,13 @@ def test_the_whole_loop(any_host: tuple[Client, Path, int], embedded: Sandbox) -
     (patched,) = embedded.layout.venv.glob(PATCHED)
     original = sha256(patched)
 
-    deployed = client.inv("deploy", "piecewise")
+    deploy = ("deploy", "piecewise", "--add-patch", "cuda-version")
+    deployed = client.inv(*deploy)
     assert deployed.status == 0, deployed.output
     assert "needs a GPU" in deployed.output  # what a CPU can't do is said in the plan
+    assert "patch flashinfer/fp4-opaque is applied and proven" in deployed.output
+    assert "fp4_quantize: traces as sglang_remote.fp4_quantize" in deployed.output
+    assert "cuda-version is known to fail" in deployed.output
     assert "is ready after" in deployed.output
     assert sha256(patched) != original
     run = newest_run(state)
@@ -78,7 +83,18 @@ def test_the_whole_loop(any_host: tuple[Client, Path, int], embedded: Sandbox) -
     assert f"SGLANG_REMOTE_RUN={run.name}" in Path(f"/proc/{pid}/environ").read_text()
     assert (client.runs / run.name / "launch.sh").read_bytes() == (run / "launch.sh").read_bytes()
 
-    again = client.inv("deploy", "piecewise")
+    # The patch acts in every process of the server that could call FlashInfer.
+    acting = {
+        int(found)
+        for found in re.findall(
+            r"patch fp4-opaque acts on flashinfer 0\.6\.3 \(pid (\d+)\)",
+            (run / "server.log").read_text("utf-8", "replace"),
+        )
+    }
+    assert pid in acting
+    assert len(acting) == 3  # with scheduler and detokenizer
+
+    again = client.inv(*deploy)
     assert again.status == 0, again.output
     assert "nothing has changed" in again.output
     assert newest_run(state) == run
@@ -95,14 +111,21 @@ def test_the_whole_loop(any_host: tuple[Client, Path, int], embedded: Sandbox) -
     assert (status["run"]["state"], status["run"]["phase"]) == ("ready", "serving")
     assert status["run"]["pid"] == pid
     assert status["run"]["profile"] == "piecewise"
-    assert status["patches"]["applied"] == ["flashinfer/cuda-version"]
+    assert status["patches"]["applied"] == ["flashinfer/fp4-opaque", "flashinfer/cuda-version"]
 
     rolled = client.inv("rollback-patch", "--json")
     assert rolled.status == 0, rolled.output
-    (proof,) = rolled.json()["files"]
-    assert proof["proven"] is True
-    assert proof["sha256"] == proof["original_sha256"] == proof["record_sha256"] == original
+    proofs = {Path(proof["path"]).name: proof for proof in rolled.json()["files"]}
+    assert all(proof["proven"] for proof in proofs.values())
+    edited = proofs["cpp_ext.py"]
+    assert edited["sha256"] == edited["original_sha256"] == edited["record_sha256"] == original
     assert sha256(patched) == original
+    assert proofs["sglang_remote_fp4_opaque.pth"]["sha256"] is None  # gone, as before
+    flashinfer, sglang = rolled.json()["packages"]
+    assert (flashinfer["distribution"], sglang["distribution"]) == ("flashinfer-python", "sglang")
+    assert flashinfer["checked"] > 1000
+    for package in (flashinfer, sglang):
+        assert package["different"] == package["leftovers"] == []
     assert alive(pid)
 
     stopped = client.inv("stop")
@@ -268,7 +291,7 @@ def test_tunnel_and_work_by_hand(client: Client, entry: dict[str, Any], embedded
 def test_dry_changes_nothing(client: Client, entry: dict[str, Any], embedded: Sandbox) -> None:
     (patched,) = embedded.layout.venv.glob(PATCHED)
     before = sha256(patched)
-    dry = client.inv("deploy", "piecewise", "--dry")
+    dry = client.inv("deploy", "piecewise", "--dry", "--patch", "cuda-version")
     assert dry.status == 0, dry.output
     assert "-m sglang.launch_server" in dry.stdout
     assert "+    if torch.version.cuda is not None:" in dry.stdout
@@ -276,3 +299,39 @@ def test_dry_changes_nothing(client: Client, entry: dict[str, Any], embedded: Sa
     assert not (Path(entry["state"]) / "runs").exists()
     assert not client.runs.exists()
     assert client.inv("deploy", "piecewise", "--diff", "--json").json()["changed"] is False
+
+
+def test_probe_and_the_sets_that_are_known_to_fail(client: Client) -> None:
+    probed = client.inv("probe", "--json")
+    assert probed.status == 0, probed.output
+    ops = {op["op"]: op for op in probed.json()["ops"]}
+    bare = ops["flashinfer.fp4_quantize"]
+    assert (bare["outcome"], bare["step"], bare["freed_by"]) == ("trap", "A", "fp4-opaque")
+    assert bare["at"]["file"] == "flashinfer/jit/cpp_ext.py"
+    assert bare["called_from"]
+    assert client.inv("probe", "--fail-on-trap").status == 13
+
+    # The story as it was tried in the field: each set moves the trap, the last one ends it.
+    story = (
+        (("cuda-version",), "trap", "B"),
+        (("cuda-version", "preload"), "trap", "C"),
+        (("compiler-disable",), "trap", "D"),
+        (("allow-in-graph",), "trap", "D2"),
+        (("fp4-opaque",), "traces", None),
+    )
+    for sets, outcome, step in story:
+        assert client.inv("rollback-patch").status == 0
+        for name in sets:
+            applied = client.inv("patch.apply", name, "--json")
+            assert applied.status == 0, applied.output
+        (proof,) = applied.json()["proofs"]
+        trace = next(
+            symbol["trace"]
+            for symbol in proof["symbols"]
+            if symbol["symbol"] == "flashinfer.fp4_quantize"
+        )
+        assert (trace["outcome"], trace["step"]) == (outcome, step), sets
+        assert ("known to fail" in applied.stderr) == (outcome == "trap")
+    states = {row["patch"]: row["state"] for row in client.inv("patch", "--json").json()}
+    assert states["flashinfer/fp4-opaque"] == "applied"
+    assert states["flashinfer/cuda-version"] == "not applied"
