@@ -255,6 +255,30 @@ def logs(
 
 
 @_task(
+    help={
+        "run": _RUN,
+        "seconds": "watch so long (default: until the server is over, or Ctrl-C)",
+        "no_bundle": _NO_BUNDLE,
+    }
+)
+def watch(
+    c: Context,
+    display: Display,
+    host: str = "",
+    run: str = "",
+    seconds: float = 0.0,
+    no_bundle: bool = False,
+    json: bool = False,
+) -> Any:
+    """Show a serving process live; a rank that stops or dies is found and named."""
+    from remote import watching
+    from remote.session import opened
+
+    with opened(c.config, PROJECT, host, display) as session:
+        return watching.watch(session, run or None, seconds or None, bundle=not no_bundle)
+
+
+@_task(
     iterable=["log"],
     help={"run": _RUN, "log": "a log from anywhere instead, - for standard input; may be repeated"},
 )
@@ -470,6 +494,7 @@ def _namespace() -> Collection:
         stop,
         status,
         logs,
+        watch,
         diagnose,
         pull,
         rollback_patch,

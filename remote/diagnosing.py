@@ -72,8 +72,13 @@ def pull(session: Session, run: str) -> int:
     )
 
 
-def conclude(session: Session, run: str, verdict: Verdict, *, bundle: bool) -> NoReturn:
+def conclude(
+    session: Session, run: str, verdict: Verdict, *, bundle: bool, clear: bool = True
+) -> NoReturn:
     """Say at once what happened and why; then bring the evidence, clear up, and raise.
+
+    Args:
+        clear: end what is left of a crashed server.
 
     Raises:
         ServerCrashed, ServerHung: always one of them.
@@ -87,7 +92,7 @@ def conclude(session: Session, run: str, verdict: Verdict, *, bundle: bool) -> N
     if bundle:
         with display.working("bringing the evidence"):
             take_evidence(session, run, findings)
-    if not hung:  # a crashed server can't serve, and holds port and memory
+    if clear and not hung:  # a crashed server can't serve, and holds port and memory
         with display.working("cleaning up"):
             deploy.clear_away(session.host, session.host_settings, run, session.clock, display.tell)
     raise error
@@ -101,7 +106,9 @@ def take_evidence(session: Session, run: str, findings: Findings) -> Path | None
     if findings.reading.tracebacks:
         texts["tracebacks.txt"] = _tracebacks(findings.reading)
     try:
-        crash.gather(host, settings, run, local, session.clock, display.tell)
+        crash.gather(
+            host, settings, run, local, session.clock, lambda text: display.bar(text, 0, 0)
+        )
         texts["patches.json"] = _patches(session)
     except ToolError as error:
         display.warn(f"the evidence is not complete: {error.message}")

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
+from rich.live import Live
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.syntax import Syntax
@@ -23,6 +24,7 @@ from remote.core.heartbeat import Beat
 from remote.core.log_events import Event, FatalLine, PhaseStarted, StartState
 from remote.core.log_lines import printable
 from remote.core.phases import Phase
+from remote.core.serving import Load
 from remote.errors import ToolError
 from remote.server import Reconnected, Verdict
 
@@ -122,6 +124,15 @@ class Display:
                 count=f"{done}/{total}" if total else "",
             )
 
+    @property
+    def on_terminal(self) -> bool:
+        """Whether something can be shown in place."""
+        return self._prose.is_terminal
+
+    def live(self) -> Live:
+        """A part of the terminal that is drawn anew again and again."""
+        return Live(console=self._prose, auto_refresh=True, refresh_per_second=4, transient=True)
+
     def confirm(self, question: str) -> bool:
         """Ask on the terminal; no where there is none."""
         if not sys.stdin.isatty():
@@ -187,6 +198,57 @@ class StartWatch:
             label += f" ({', '.join(event.builders)} at work)"
         done, total = (bar.done, bar.total) if bar is not None else (0, 0)
         self._display.bar(label, done, total)
+
+
+class ServingView:
+    """Shows a serving process: in place on a terminal, otherwise a line every few seconds."""
+
+    _LINE_EVERY_S = 5.0
+
+    def __init__(self, display: Display, run: str) -> None:
+        self._display = display
+        self._run = run
+        self._live: Live | None = None
+        self._line_at = time.monotonic() - self._LINE_EVERY_S
+
+    def __enter__(self) -> ServingView:
+        if self._display.on_terminal:
+            self._live = self._display.live()
+            self._live.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, load: Load, beat: Beat | None) -> None:
+        now = time.monotonic()
+        if self._live is not None:
+            self._live.update(self._table(load, beat))
+        elif now - self._line_at >= self._LINE_EVERY_S:
+            self._line_at = now
+            self._display.say(", ".join(f"{name} {value}" for name, value in self._cells(load)))
+
+    def _cells(self, load: Load) -> list[tuple[str, str]]:
+        doing = f"idle for {duration(load.idle_s)}" if load.idle_s >= 10 else "working"
+        return [
+            ("tokens/s", f"{load.tokens_per_s:.1f}"),
+            ("running", str(load.running)),
+            ("queued", str(load.queued)),
+            ("token usage", f"{load.token_usage:.0%}"),
+            ("server", doing),
+        ]
+
+    def _table(self, load: Load, beat: Beat | None) -> Table:
+        table = Table(title=f"run {self._run}", box=None, show_header=False, title_justify="left")
+        for name, value in self._cells(load):
+            table.add_row(name, f"[bold]{escape(value)}[/]")
+        if beat is not None:
+            ranks = ", ".join(f"{name} {state}" for name, (_, state) in beat.ranks.items())
+            table.add_row("ranks", escape(ranks))
+            for number, (percent, mib) in enumerate(beat.gpus):
+                table.add_row(f"GPU {number}", f"{percent} %, {mib} MiB")
+        return table
 
 
 def verdict_line(verdict: Verdict) -> str:

@@ -44,7 +44,7 @@ def diagnose_files(display: Display, files: Sequence[str]) -> dict[str, Any]:
 
 def _read(name: str) -> Reading:
     if name == _STDIN:
-        return read_log(iter(lambda: sys.stdin.buffer.read1(1024 * 1024), b""))
+        return read_log(iter(lambda: sys.stdin.buffer.read(1024 * 1024), b""))
     try:
         return diagnosing.read_file(Path(name).expanduser())
     except OSError as error:

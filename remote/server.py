@@ -14,7 +14,12 @@ from remote.core import host_facts
 from remote.core.budgets import Budgets
 from remote.core.heartbeat import Alarm, AlarmKind, Beat, Heartbeat
 from remote.core.host_facts import GPUProcess, RunState
-from remote.core.log_events import Event, FatalLine, FatalReason, StartState
+from remote.core.log_events import (
+    Event,
+    FatalLine,
+    FatalReason,
+    StartState,
+)
 from remote.core.phases import Phase
 from remote.core.server_log import LogReader
 from remote.core.verdict import Diagnosis
@@ -26,7 +31,17 @@ from remote.redial import Redial
 _PROBE_S = 300.0
 
 #: After a fatal line its traceback, and the other ranks' own words, get this long to be written.
-_LAST_WORDS_S = 0.3
+_LASTFATAL_WORDS_S = 0.3
+
+
+#: What a fatal line means.
+FATAL_WORDS = {
+    FatalReason.PORT_IN_USE: "the port is taken",
+    FatalReason.SCHEDULER_EXCEPTION: "the scheduler hit an exception",
+    FatalReason.PROCESS_DIED: "a process of the server died",
+    FatalReason.CHILD_FAILED: "a child process failed",
+    FatalReason.WARM_UP_FAILED: "the warm-up request failed",
+}
 
 
 class Outcome(str, Enum):
@@ -114,7 +129,7 @@ def answers(host: Host, settings: HostSettings, run: str, timeout_s: float = 60.
     found = host.call(
         "readiness.check",
         run=run,
-        address=_local_address(settings),
+        address=local_address(settings),
         port=settings.port,
         timeout_s=timeout_s,
     )
@@ -140,7 +155,8 @@ def phase_of(host: Host, settings: HostSettings, run: str) -> Phase:
     return reader.state.phase
 
 
-def _local_address(settings: HostSettings) -> str:
+def local_address(settings: HostSettings) -> str:
+    """Where the server answers on its own host."""
     return "127.0.0.1" if settings.bind in ("0.0.0.0", "::", "") else settings.bind
 
 
@@ -281,10 +297,10 @@ def until_ready(
             elif "gone" in piece.body:
                 for event in reader.finish():
                     watch(event, reader.state)
-                return _ended(verdict, reader.state, piece.body)
+                return ended(verdict, reader.state, piece.body)
             fatal = reader.state.fatal
             if fatal is not None:
-                clock.sleep(_LAST_WORDS_S)
+                clock.sleep(_LASTFATAL_WORDS_S)
                 for rest in follower.rest():
                     take(rest.data)
                 return _fatal(verdict, fatal, reader.state)
@@ -298,7 +314,7 @@ def until_ready(
                 )
             if reader.state.ready is not None and (probe is None or asked is None):
                 probe = {
-                    "address": _local_address(settings),
+                    "address": local_address(settings),
                     "port": settings.port,
                     "timeout_s": min(_PROBE_S, max(deadline.left_s, 1.0)),
                 }
@@ -315,18 +331,14 @@ def _fatal(verdict: Callable[..., Verdict], fatal: FatalLine, state: StartState)
     outcome = Outcome.CRASHED if state.ready is None else Outcome.DIED_AFTER_READY
     if state.stop_requested is not None:
         outcome = Outcome.STOPPED
-    words = {
-        FatalReason.PORT_IN_USE: "the port is taken",
-        FatalReason.SCHEDULER_EXCEPTION: "the scheduler hit an exception",
-        FatalReason.PROCESS_DIED: "a process of the server died",
-        FatalReason.CHILD_FAILED: "a child process failed",
-        FatalReason.WARM_UP_FAILED: "the warm-up request failed",
-    }
     rank = f" on {fatal.rank}" if fatal.rank else ""
-    return verdict(outcome, words[fatal.reason] + rank, line=fatal.text, line_number=fatal.line)
+    return verdict(
+        outcome, FATAL_WORDS[fatal.reason] + rank, line=fatal.text, line_number=fatal.line
+    )
 
 
-def _ended(verdict: Callable[..., Verdict], state: StartState, body: Mapping[str, Any]) -> Verdict:
+def ended(verdict: Callable[..., Verdict], state: StartState, body: Mapping[str, Any]) -> Verdict:
+    """The verdict on a server that is gone, from the last message of a follow."""
     status = body["gone"]
     if body["stop_requested"]:
         return verdict(Outcome.STOPPED, "the server was stopped on request", exit_status=status)

@@ -53,7 +53,13 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
             ("remote.diagnosing",),
             # What a task does.
             ("remote.experiment", "remote.patch_work", "remote.stopping"),
-            ("remote.authoring", "remote.inspecting", "remote.overview", "remote.sandbox.tasks"),
+            (
+                "remote.authoring",
+                "remote.inspecting",
+                "remote.overview",
+                "remote.sandbox.tasks",
+                "remote.watching",
+            ),
             ("tasks",),
         ),
     )

@@ -1,0 +1,153 @@
+"""`inv watch`: a serving process as it works, until it dies, hangs or nobody watches any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from remote import diagnosing, server
+from remote.clock import Clock
+from remote.config import HostSettings
+from remote.core.budgets import Budgets
+from remote.core.heartbeat import AlarmKind, Beat, Heartbeat
+from remote.core.log_events import Ready, ServingStep
+from remote.core.phases import Phase
+from remote.core.server_log import LogReader
+from remote.core.serving import ServingMeter
+from remote.display import ServingView, duration
+from remote.errors import ToolError
+from remote.experiment import pick_run
+from remote.host import Host
+from remote.server import Follower, Outcome, Reconnected, Verdict
+from remote.session import Session
+
+#: A serving process whose log stands still so long is asked for a generation, and has so long to
+#: answer it.
+_QUIET_S = 10.0
+_ANSWER_S = 20.0
+
+
+def watch(
+    session: Session, run: str | None, seconds: float | None, *, bundle: bool = True
+) -> dict[str, Any]:
+    """Show tokens per second, queue and usage until the server is over, or the time is.
+
+    Raises:
+        ServerCrashed: it died, or one of its ranks did.
+        ServerHung: a rank is stopped, or a generation is not answered.
+        ToolError: the run is not serving.
+    """
+    host, settings, display = session.host, session.host_settings, session.display
+    found = pick_run(session, run)
+    if found.state != "ready":
+        raise ToolError(
+            f"run {found.run} is not serving: {found.state}",
+            host=settings.name,
+            hint=f"inv wait --run {found.run} follows a start; inv diagnose says why one ended",
+        )
+    display.say(f"run {found.run} is ready, up for {duration(found.uptime_s)}; Ctrl-C ends this")
+    clock = session.clock
+    meter = ServingMeter(clock.monotonic_s())
+    with ServingView(display, found.run) as view:
+
+        def tell(news: ServingStep | Beat | Reconnected) -> None:
+            if isinstance(news, Reconnected):
+                display.warn(f"the connection was lost for {news.after_s:.0f} s and is back")
+            elif isinstance(news, ServingStep):
+                meter.step(clock.monotonic_s(), news)
+            else:
+                view.show(meter.load(clock.monotonic_s()), news)
+
+        verdict = until_over(host, settings, found.run, clock, found.log_bytes, seconds, tell)
+    if verdict.outcome not in (Outcome.READY, Outcome.STOPPED):
+        diagnosing.pull(session, found.run)
+        diagnosing.conclude(session, found.run, verdict, bundle=bundle, clear=False)
+    display.say(f"run {found.run}: {verdict.reason}")
+    load = meter.load(clock.monotonic_s())
+    return {"run": found.run, "outcome": verdict.outcome.value, "load": load.as_dict()}
+
+
+def until_over(
+    host: Host,
+    settings: HostSettings,
+    run: str,
+    clock: Clock,
+    offset: int,
+    seconds: float | None,
+    watch: Callable[[ServingStep | Beat | Reconnected], None],
+) -> Verdict:
+    """Follow a serving process until it dies, hangs, is stopped, or the time is up.
+
+    A log that stands still may be that of an idle server: then a generation is asked for, and one
+    that is not answered while nothing else goes on tells that it hangs.
+
+    Args:
+        offset: from where on the log is read.
+        seconds: how long to watch; None: without end.
+        watch: told steps and signs of life.
+    """
+    reader = LogReader()
+    began = clock.monotonic_s()
+    heart = Heartbeat(Budgets(), began)
+    follower = Follower(host, settings, run, clock)
+    follower.offset = offset
+    quiet_since = asked_at = began
+    asking = False
+
+    def verdict(outcome: Outcome, reason: str, **more: Any) -> Verdict:
+        elapsed_s = clock.monotonic_s() - began
+        state = replace(reader.state, ready=reader.state.ready or Ready(0, ""))
+        roster = dict(heart.roster)
+        return Verdict(outcome, reason, elapsed_s, state, roster=roster, **more)
+
+    while True:
+        probe = None
+        if asking:
+            probe = {
+                "address": server.local_address(settings),
+                "port": settings.port,
+                "timeout_s": _ANSWER_S,
+            }
+        for piece in follower.pieces(probe):
+            now = clock.monotonic_s()
+            if isinstance(piece, Reconnected):
+                watch(piece)
+                continue
+            if "log" in piece.body:
+                quiet_since = now
+                for event in reader.feed(piece.data):
+                    if isinstance(event, ServingStep):
+                        watch(event)
+                heart.log(now, Phase.SERVING)
+            elif "restarted" in piece.body:
+                reader = LogReader()
+            elif "tick" in piece.body:
+                beat = Beat.from_tick(piece.body["tick"])
+                heart.beat(now, beat)
+                watch(beat)
+            elif "probe" in piece.body:
+                asking, found = False, piece.body["probe"]
+                if not found["ok"] and quiet_since <= asked_at:
+                    why = f"a generation is not answered: {found['why']}"
+                    return verdict(Outcome.HUNG, why)
+                quiet_since = max(quiet_since, now)
+            elif "gone" in piece.body:
+                reader.finish()
+                state = replace(reader.state, ready=reader.state.ready or Ready(0, ""))
+                return server.ended(verdict, state, piece.body)
+            fatal = reader.state.fatal
+            if fatal is not None:
+                clock.sleep(server.LAST_WORDS_S)
+                told = {"line": fatal.text, "line_number": None}
+                return verdict(Outcome.DIED_AFTER_READY, server.FATAL_WORDS[fatal.reason], **told)
+            alarm = heart.alarm(now)
+            if alarm is not None:
+                missing = alarm.kind is AlarmKind.MISSING
+                outcome = Outcome.DIED_AFTER_READY if missing else Outcome.HUNG
+                return verdict(outcome, alarm.reason)
+            if seconds is not None and now - began >= seconds:
+                return verdict(Outcome.READY, "still serving")
+            if not asking and now - quiet_since >= _QUIET_S:
+                asking, asked_at = True, now
+                break
