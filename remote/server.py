@@ -31,7 +31,7 @@ from remote.redial import Redial
 _PROBE_S = 300.0
 
 #: After a fatal line its traceback, and the other ranks' own words, get this long to be written.
-_LASTFATAL_WORDS_S = 0.3
+LAST_WORDS_S = 0.3
 
 
 #: What a fatal line means.
@@ -300,7 +300,7 @@ def until_ready(
                 return ended(verdict, reader.state, piece.body)
             fatal = reader.state.fatal
             if fatal is not None:
-                clock.sleep(_LASTFATAL_WORDS_S)
+                clock.sleep(LAST_WORDS_S)
                 for rest in follower.rest():
                     take(rest.data)
                 return _fatal(verdict, fatal, reader.state)
