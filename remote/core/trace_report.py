@@ -198,9 +198,15 @@ def classified(record: Mapping[str, Any], frees: Mapping[str, str] = FREES) -> O
         at=_innermost(error) if trapped else None,
         nodes=tuple(graphs[0]) if outcome is Outcome.TRACES else (),
         patch=record.get("patch"),
-        freed_by=frees.get(record["op"].rpartition(".")[2]) if trapped else None,
+        freed_by=_freed_by(record, frees) if trapped else None,
         seconds=record.get("seconds", 0.0),
     )
+
+
+def _freed_by(record: Mapping[str, Any], frees: Mapping[str, str]) -> str | None:
+    """The set that would free the function; none that it is patched with already."""
+    patch = frees.get(record["op"].rpartition(".")[2])
+    return None if patch == record.get("patch") else patch
 
 
 def step(error: Mapping[str, Any]) -> str | None:
@@ -309,9 +315,10 @@ def _explained(error: Mapping[str, Any]) -> str:
     lines = str(error["message"]).strip().splitlines()
     about = next((x for x in lines if x.strip().startswith("Explanation:")), "")
     about = about.partition("Explanation:")[2].strip().partition(" This function is")[0]
-    raised = _RAISED_INSIDE.search(about)
+    head = lines[0] if lines else str(error["type"])
+    # Up to torch 2.10 it stands in the head line.
+    raised = _RAISED_INSIDE.search(about) or _RAISED_INSIDE.search(head)
     if raised:
         return f"run on fake tensors, it raised {raised['type']}: {raised['message']}"
-    head = lines[0] if lines else str(error["type"])
     about = re.sub(r" at 0x[0-9a-f]+", "", about)
     return about.replace("does not know how to trace", "can't trace")[:300] or head

@@ -111,6 +111,28 @@ def test_an_error_that_is_not_dynamos_is_no_trap() -> None:
     assert found.reason.startswith("Dynamo did not run: RuntimeError")
 
 
+def test_a_set_that_is_there_already_frees_nothing() -> None:
+    found = classified({**case("step-A"), "patch": "fp4-opaque"})
+
+    assert (found.outcome, found.freed_by) == (Outcome.TRAP, None)
+
+
+def test_what_older_torch_says_of_a_kernel_on_fake_tensors_reads_the_same() -> None:
+    message = (
+        "Dynamo failed to run FX node with fake tensors: call_function <function fp4_quantize at"
+        " 0x7f1ed5276fc0>(*(FakeTensor(..., device='cuda:0', size=(64, 1024)),), **{}): got"
+        ' RuntimeError("Cannot access data pointer of Tensor (e.g. FakeTensor, FunctionalTensor).'
+        " If you're using torch.compile, please wrap the kernel\")"
+    )
+    error = {"type": "torch._dynamo.exc.TorchRuntimeError", "message": message, "frames": []}
+    found = classified({"op": "flashinfer.fp4_quantize", "graphs": [], "error": error})
+
+    assert (found.outcome, found.step) == (Outcome.TRAP, "D2")
+    assert found.reason == (
+        "run on fake tensors, it raised RuntimeError: Cannot access data pointer of Tensor"
+    )
+
+
 def test_a_call_that_only_dynamo_refuses_is_a_trap_also_without_a_known_reason() -> None:
     error = {"type": "torch._dynamo.exc.InternalTorchDynamoError", "message": "x", "frames": []}
     record = {"op": "flashinfer.f", "graphs": [], "error": error, "called": {"kernels": 0}}

@@ -98,9 +98,9 @@ class Hardware:
         cuda.current_device = lambda: 0
         if not self.device.seen:
             cuda._lazy_init = lambda: None
+            self._torch.Tensor.cuda = lambda tensor, *args, **kwargs: tensor
         if self._cpu_build:
             self._torch.version.cuda = _ASSUMED_CUDA
-            self._torch.Tensor.cuda = lambda tensor, *args, **kwargs: tensor
 
     def assume(self, capability: tuple[int, int] | None) -> None:
         """Answer with another architecture, where no GPU was seen; None: with the usual one."""

@@ -104,7 +104,8 @@ class _Quantiser:
 
         def routed(*args, **kwargs):
             if torch.compiler.is_compiling():
-                arguments = dict(zip(names, args, strict=False))
+                # Not with `strict=`, which torch 2.9's Dynamo takes for True whatever it is.
+                arguments = dict(zip(names, args))  # noqa: B905
                 arguments.update(kwargs)
                 if to_operator(arguments):
                     return operator(arguments.pop(tensor), **arguments)
