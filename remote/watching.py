@@ -40,7 +40,7 @@ def watch(
     """
     host, settings, display = session.host, session.host_settings, session.display
     found = pick_run(session, run)
-    if found.state != "ready":
+    if found.state not in ("ready", "hung"):  # what hung may have been let go on
         raise ToolError(
             f"run {found.run} is not serving: {found.state}",
             host=settings.name,

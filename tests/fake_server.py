@@ -64,6 +64,19 @@ def orphan() -> None:
     subprocess.run([sys.executable, "-S", "-c", child], check=True)
 
 
+def rank(name: str) -> subprocess.Popen[bytes]:
+    """A process that stands in the process table as SGLang's do: `rank("scheduler_TP0")`."""
+    code = (
+        "import time; open('/proc/self/comm', 'w').write('sglang::schedul'); print(flush=True);"
+        " time.sleep(300)"
+    )
+    words = [f"sglang::{name}", "-S", "-c", code]
+    child = subprocess.Popen(words, executable=sys.executable, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.readline()
+    return child
+
+
 def wait() -> None:
     while True:
         time.sleep(60)
