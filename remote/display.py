@@ -32,6 +32,10 @@ from remote.server import Reconnected, Verdict
 _WIDTH_OFF_TERMINAL = 160
 
 
+def _errors() -> Console:
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
 class Display:
     """One task's output.
 
@@ -52,7 +56,10 @@ class Display:
         self._prose.print(escape(printable_lines(text)))
 
     def warn(self, text: str) -> None:
-        self._prose.print(f"[yellow]warning:[/] {escape(printable_lines(text))}")
+        """A warning: to standard error, where standard output may be read by a program."""
+        # On a terminal through the same console, whose moving line it must not tear.
+        console = self._prose if self._prose.is_terminal else _errors()
+        console.print(f"[yellow]warning:[/] {escape(printable_lines(text))}")
 
     def good(self, text: str) -> None:
         self._prose.print(f"[green]{escape(printable_lines(text))}[/]")
@@ -148,7 +155,7 @@ class Display:
         if self.as_json:
             self.json({"error": error.as_dict()})
         where = f" on {error.host}" if error.host else ""
-        console = Console(stderr=True, highlight=False, soft_wrap=True)
+        console = _errors()
         console.print(
             f"[bold red]error{escape(where)}:[/] {escape(printable_lines(error.message))}"
         )
