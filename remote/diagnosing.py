@@ -60,9 +60,16 @@ def explain(
     return Findings(diagnose(reading, process_evidence(found, logged, hung=hung)), reading)
 
 
+def learn_secrets(session: Session, run: str) -> None:
+    """Mask what the run's start script keeps secret, wherever it turns up in what is kept here."""
+    script = server.script(session.host, session.host_settings, run)
+    session.scrubber.learn_script(script)
+
+
 def pull(session: Session, run: str) -> int:
     """Bring what is new of the run's log; its bytes."""
     display = session.display
+    learn_secrets(session, run)
 
     def tell(done: int, size: int) -> None:
         display.bar(f"log of {run}, MiB", done >> 20, size >> 20)

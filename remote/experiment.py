@@ -154,6 +154,8 @@ def _follow(session: Session, run: str, profile: str, timeout_s: float, *, whole
     display, host = session.display, session.host_settings.name
     ledger = Ledger(session.settings.runs)
     budgets = Budgets(ledger.phases(host, profile))
+    if not whole:
+        diagnosing.learn_secrets(session, run)
     try:
         with display.working(f"waiting for run {run}", timeout_s):
             verdict = deploy.follow(

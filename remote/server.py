@@ -110,6 +110,11 @@ def look(host: Host, settings: HostSettings, run: str) -> RunState:
     return host_facts.run_state(host.call("runs.look", state=settings.state, run=run))
 
 
+def script(host: Host, settings: HostSettings, run: str) -> str:
+    """The run's start script as it is on the host, secrets and all."""
+    return str(host.call("runs.script", state=settings.state, run=run)["script"])
+
+
 def note(
     host: Host,
     settings: HostSettings,

@@ -24,7 +24,7 @@ from remote.session import Session
 
 #: A serving process whose log stands still so long is asked for a generation, and has so long to
 #: answer it.
-_QUIET_S = 10.0
+QUIET_S = 10.0
 _ANSWER_S = 20.0
 
 
@@ -148,6 +148,6 @@ def until_over(
                 return verdict(outcome, alarm.reason)
             if seconds is not None and now - began >= seconds:
                 return verdict(Outcome.READY, "still serving")
-            if not asking and now - quiet_since >= _QUIET_S:
+            if not asking and now - quiet_since >= QUIET_S:
                 asking, asked_at = True, now
                 break

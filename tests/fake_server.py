@@ -25,12 +25,17 @@ def ready() -> None:
 _GENERATION = '{"text": " 4 5", "meta_info": {"completion_tokens": 4}}'
 
 
-def serve(health: int = 200, answer: str = _GENERATION, after: int = 0) -> None:
-    """Answer /health and /generate; `after` so many requests to /health fail first."""
+def serve(
+    health: int = 200, answer: str = _GENERATION, after: int = 0, answers: int = 10**9
+) -> None:
+    """Answer /health and /generate.
+
+    `after` so many requests to /health fail first; after `answers` generations there are no more.
+    """
     import http.server
     import threading
 
-    left = [after]
+    left = [after, answers]
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def reply(self, status: int, text: str) -> None:
@@ -45,7 +50,8 @@ def serve(health: int = 200, answer: str = _GENERATION, after: int = 0) -> None:
 
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
-            self.reply(200, answer)
+            left[1] -= 1
+            self.reply(200, answer if left[1] >= 0 else "{}")
 
         def log_message(self, *args: Any) -> None:
             pass

@@ -180,6 +180,7 @@ def _functions(link: Link) -> dict[str, Callable[..., Any]]:
         "gpus.ask": gpus.ask,
         "runs.look": runs.look,
         "runs.ids": lambda state: {"ids": runs.ids(state)},
+        "runs.script": runs.script,
         "runs.start": lambda data, **params: runs.start(script=data, **params),
         "runs.stop": runs.stop,
         "runs.stop_foreign": runs.stop_foreign,

@@ -72,6 +72,15 @@ def ids(state: str) -> list[str]:
     )
 
 
+def script(state: str, run: str) -> dict[str, Any]:
+    """The run's start script, with whatever it exports; empty where it is gone."""
+    try:
+        with open(os.path.join(folder(state, run), "launch.sh"), encoding="utf-8") as file:
+            return {"script": file.read()}
+    except FileNotFoundError:
+        return {"script": ""}
+
+
 def server_process(state: str, run: str) -> procs.Process | None:
     """The run's main process, while it lives.
 

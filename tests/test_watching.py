@@ -1,0 +1,123 @@
+"""A serving process watched: its load, and what ends it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hosts import LocalHost, Venv, eventually
+from sessions import Task
+
+from remote import experiment, watching
+from remote.errors import ServerCrashed, ServerHung, ToolError
+
+TWO = "a = rank('scheduler_TP0'); b = rank('scheduler_TP1'); "
+DECODES = (
+    "[say('[2026-11-29 12:00:0%d TP0] Decode batch, #running-req: 3, #token: 40, token usage:"
+    " 0.25, gen throughput (token/s): 120.5, #queue-req: 2,' % n) or time.sleep(0.4)"
+    " for n in range(9)]; "
+)
+
+
+class Watched:
+    """A server that got ready, and a watch over it."""
+
+    def __init__(self, task: Task) -> None:
+        self.task, self.run = task, ""
+
+    def ready(self, play: str = "") -> None:
+        self.run = self.task.start(f"{TWO}serve(); ready(); {play}wait()")
+        experiment.wait(self.task.session, self.run, 60.0)
+
+    def watch(self, seconds: float | None = None) -> dict[str, Any]:
+        return watching.watch(self.task.session, self.run, seconds, bundle=False)
+
+    def rank(self, name: str) -> int:
+        settings = self.task.host.settings
+        told = self.task.host.call("evidence.look", state=settings.state, run=self.run, known={})
+        return int(told["ranks"][name]["pid"])
+
+
+@pytest.fixture
+def watched(local_host: LocalHost, fake_venv: Venv, tmp_path: Path) -> Watched:
+    return Watched(Task(local_host, fake_venv, tmp_path))
+
+
+def test_the_load_is_told(watched: Watched, capsys: pytest.CaptureFixture[str]) -> None:
+    watched.ready(f"time.sleep(0.5); {DECODES}")
+    told = watched.watch(seconds=3.0)
+    assert told["outcome"] == "ready"
+    assert told["load"]["tokens_per_s"] == 120.5
+    assert (told["load"]["running"], told["load"]["queued"]) == (3, 2)
+    assert "tokens/s" in capsys.readouterr().out
+
+
+def test_a_stopped_rank_is_named(watched: Watched) -> None:
+    watched.ready()
+    os.kill(watched.rank("TP1"), signal.SIGSTOP)
+    with pytest.raises(ServerHung) as raised:
+        watched.watch()
+    assert "rank_stopped" in raised.value.evidence[0] and "TP1" in raised.value.evidence[0]
+
+
+def test_a_killed_rank_is_named_while_the_port_still_answers(watched: Watched) -> None:
+    watched.ready()
+    victim = watched.rank("TP0")
+    threading.Timer(2.5, os.kill, (victim, signal.SIGKILL)).start()
+    with pytest.raises(ServerCrashed) as raised:
+        watched.watch()
+    assert "process_killed" in raised.value.evidence[0] and "TP0" in raised.value.evidence[0]
+    diagnosis = raised.value.details["diagnosis"]
+    assert isinstance(diagnosis, dict) and diagnosis["outcome"] == "died_after_ready"
+
+
+def test_a_server_that_answers_no_generation_hangs(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "QUIET_S", 1.5)
+    watched.run = watched.task.start(f"{TWO}serve(answers=1); ready(); wait()")
+    experiment.wait(watched.task.session, watched.run, 60.0)
+    with pytest.raises(ServerHung) as raised:
+        watched.watch()
+    assert "a generation is not answered" in raised.value.message
+    assert "watchdog_or_health" in raised.value.evidence[0]
+
+
+def test_a_fatal_line_ends_the_watch(watched: Watched) -> None:
+    watched.ready(
+        "time.sleep(1.5); say('[2026-11-29 12:00:09] Subprocess scheduler_0 (pid=7) crashed with"
+        " exit code -9. Triggering SIGQUIT'); "
+    )
+    with pytest.raises(ServerCrashed) as raised:
+        watched.watch()
+    assert "process_killed" in raised.value.evidence[0]
+
+
+def test_a_stop_by_somebody_is_no_failure(watched: Watched, home: Path) -> None:
+    from remote import server
+    from remote.clock import SystemClock
+
+    watched.ready()
+    settings = watched.task.host.settings
+    other = LocalHost(settings, home)
+
+    def stop() -> None:
+        found = server.look(other, settings, watched.run)
+        server.stop(other, settings, found, SystemClock(), lambda text: None)
+
+    stopping = threading.Timer(1.5, stop)
+    stopping.start()
+    assert watched.watch()["outcome"] == "stopped"
+    stopping.join()
+    other.close()
+
+
+def test_what_is_not_serving_is_not_watched(watched: Watched) -> None:
+    watched.run = watched.task.start("say('up'); wait()")
+    eventually(watched.task.says(watched.run, b"up"))
+    with pytest.raises(ToolError, match="not serving: starting"):
+        watched.watch()
