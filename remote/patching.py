@@ -191,7 +191,7 @@ def states(sets: Sequence[PatchSet], facts: HostFacts, seen: PatchView) -> tuple
             if state is FileState.PATCHED and not ours:
                 state = FileState.ORIGINAL
             # A file of the set's own is not missing: it isn't there yet.
-            if state is FileState.MISSING and edit.content is not None and not ours:
+            if state is FileState.MISSING and edit.makes and not ours:
                 state = FileState.ORIGINAL
             files[edit.path] = state
         rows.append(SetState(patch, version, patch.unfit(version), files))

@@ -87,6 +87,11 @@ class FileEdit:
     content: bytes | None = None
     known: frozenset[str] = frozenset()
 
+    @property
+    def makes(self) -> bool:
+        """Whether it makes a file rather than changing one."""
+        return self.diff.creates if self.diff is not None else self.content is not None
+
 
 @dataclass(frozen=True)
 class WantedSet:
