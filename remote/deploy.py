@@ -8,7 +8,7 @@ import json
 import posixpath
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from remote.core.flags import FlagPlan, ServerAddress
 from remote.core.host_facts import HostFacts, RunState
 from remote.core.scrubbing import Scrubber
 from remote.core.shell import masked, masked_env, masked_setting
-from remote.errors import PatchRefused, PreflightFailed, SSHError
+from remote.errors import PatchRefused, PreflightFailed, SSHError, ToolError
 from remote.host import Host
 from remote.patching import PatchPlan, PatchView
 from remote.profile import Profile
@@ -289,7 +289,8 @@ def follow(
             host, settings, run, clock, timeout_s, watch, log.write, budgets
         )
         log.reached(*verdict.log_end)
-    server.note(host, settings, run, verdict)
+    with suppress(ToolError):  # the host's disk may be full, and that be the very reason
+        server.note(host, settings, run, verdict)
     local.write_json("verdict.json", verdict.as_dict())
     return verdict
 

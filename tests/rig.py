@@ -43,13 +43,15 @@ class OpenSSH:
     """An sshd on loopback with keys made for it.
 
     ``options`` are lines of sshd_config; ``file_limit_kib`` is the size past which no file of its
-    sessions can grow.
+    sessions can grow; ``small_disk`` is a folder that is a file system of 60 MiB of its own for
+    them, and for nobody else (see `inside`).
     """
 
     folder: Path
     port: int = field(default_factory=free_port)
     options: tuple[str, ...] = ()
     file_limit_kib: int | None = None
+    small_disk: Path | None = None
     process: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:
@@ -103,6 +105,14 @@ class OpenSSH:
         if self.file_limit_kib is not None:
             limit = f'ulimit -f {self.file_limit_kib}; exec "$@"'
             command = ["bash", "-c", limit, "bash", *command]
+        if self.small_disk is not None:
+            self.small_disk.mkdir(parents=True)
+            mount = 'mount -t tmpfs -o size=60m,mode=700 tmpfs "$0" && exec "$@"'
+            as_root = [] if os.geteuid() == 0 else ["--map-root-user"]
+            command = [
+                *("unshare", "--mount", *as_root, "bash", "-c", mount),
+                *(str(self.small_disk), *command),
+            ]
         self.process = subprocess.Popen(command)
         for _ in range(200):
             with socket.socket() as probe:
@@ -111,6 +121,11 @@ class OpenSSH:
             assert self.process.poll() is None
             time.sleep(0.05)
         raise AssertionError("sshd does not listen")
+
+    def inside(self, path: Path) -> Path:
+        """A path as the sessions see it."""
+        assert self.process is not None
+        return Path(f"/proc/{self.process.pid}/root") / path.relative_to("/")
 
     def stop(self) -> None:
         if self.process is not None:
