@@ -136,8 +136,10 @@ def show_status(display: Display, found: Mapping[str, Any]) -> None:
         phase = f" ({run['phase']})" if run["phase"] else ""
         pid = f", pid {run['pid']} and {run['processes'] - 1} more" if run["pid"] else ""
         display.say(f"  run {run['run']}: profile {run['profile']}, {run['state']}{phase}{pid}{up}")
-        if run["outcome"] and run["state"] == "crashed":
-            display.say(f"    {run['outcome']['reason']}")
+        if run["outcome"] and run["state"] in ("crashed", "hung"):
+            told = run["outcome"]
+            why = f" ({told['kind']}: {told['cause']})" if told.get("kind") else ""
+            display.say(f"    {told['reason']}{why}")
     owner = found["port_owner"]
     display.say(f"  port {found['port']}: {owner or 'free'}")
     patches = found["patches"]
@@ -175,10 +177,11 @@ def print_logs(
         clock=session.clock,
         tell=display.warn,
     ):
+        shown = session.scrubber.text(line)
         if display.as_json and not follow:
-            kept.append(line)
+            kept.append(shown)
         else:
-            display.line(line, at_once=follow)
+            display.line(shown, at_once=follow)
     return {"run": found.run, "lines": kept}
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from remote import deploy, server, venv
 from remote.core import host_facts
+from remote.core.shell import masked
 from remote.errors import ConfigError
 from remote.session import Session
 
@@ -56,4 +57,4 @@ def stop_foreign(session: Session, pid: int, confirmed: bool) -> dict[str, Any]:
     with deploy.locked(host, settings, f"stop --pid {pid}"), display.working("stopping"):
         server.stop_foreign(host, settings, owner, session.clock, display.tell)
     display.good(f"pid {pid} is gone")
-    return {"stopped_pid": pid, "command": list(owner.command)}
+    return {"stopped_pid": pid, "command": masked(owner.command)}

@@ -327,11 +327,12 @@ def _silence(case: Case, process: ProcessEvidence) -> Diagnosis:
     if (kind == "host_oom_kill" and lives) or last.text.startswith("Registering 0 cuda graph"):
         kind = INSUFFICIENT.kind
     rule = serving.STUCK if kind == serving.STUCK.kind else BY_KIND[kind]
+    told = {"phase": state.phase.label, "what": f"the last line is `{last.text[:120]}`"}
     return Diagnosis(
         outcome=Outcome.HUNG,
         kind=kind,
         confidence=Confidence.MEDIUM if process.hung else Confidence.LOW,
-        cause=_sentence(rule.cause, {"what": f"the last line is `{last.text[:120]}`"}),
+        cause=_sentence(_STILL if rule is INSUFFICIENT else rule.cause, told),
         phase=state.phase,
         ranks={
             rank: Role.SUSPECTED if rank == state.slowest_rank else Role.SILENT
@@ -341,6 +342,9 @@ def _silence(case: Case, process: ProcessEvidence) -> Diagnosis:
         advice=(*_last_phases(reading), *rule.advice),
         alternatives=_taken_for(rule),
     )
+
+
+_STILL = "It stands still while {phase}, and neither its log nor the host says why: {what}."
 
 
 # --- putting a verdict into words ---------------------------------------------------------------

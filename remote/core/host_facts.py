@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from remote.core.shell import masked
+
 
 @dataclass(frozen=True)
 class GPU:
@@ -42,7 +44,7 @@ class Holder:
     def __str__(self) -> str:
         if not self.pid:
             return "a process that this user may not see"
-        return f"pid {self.pid} of {self.owner}: {' '.join(self.command)[:300]}"
+        return f"pid {self.pid} of {self.owner}: {' '.join(masked(self.command))[:300]}"
 
 
 @dataclass(frozen=True)

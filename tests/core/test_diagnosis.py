@@ -367,3 +367,29 @@ def test_a_start_that_died_without_a_word(process: ProcessEvidence, kind: str | 
     assert found.kind == kind
     assert found.outcome is (Outcome.CRASHED if kind else Outcome.NOT_READY)
     assert found.advice
+
+
+def test_a_start_that_stands_still_is_told_with_its_last_line() -> None:
+    found = verdict("loading libraries\n", ProcessEvidence(alive=True, hung=True))
+    assert (found.outcome, found.kind) == (Outcome.HUNG, "insufficient_evidence")
+    assert "stands still" in found.cause and "loading libraries" in found.cause
+    silent = verdict("", ProcessEvidence(alive=True, hung=True))
+    assert (silent.outcome, silent.evidence) == (Outcome.HUNG, ())
+
+
+def test_a_server_that_answers_nothing_hangs_although_its_log_is_healthy() -> None:
+    log = real("cpu/healthy-0.5.8")
+    found = verdict(log, ProcessEvidence(alive=True, hung=True))
+    assert (found.outcome, found.kind) == (Outcome.HUNG, "watchdog_or_health")
+
+
+def test_a_full_disk_explains_a_start_that_stands_still() -> None:
+    process = ProcessEvidence(alive=True, hung=True, full_disks=("/data",))
+    found = verdict("loading libraries\n", process)
+    assert found.kind == "disk_or_permission" and "/data" in found.cause
+
+
+def test_a_kill_that_the_kernel_does_not_own_is_somebodys() -> None:
+    log = recon("sgl-15235.txt")
+    asked = verdict(log, ProcessEvidence(alive=False, kernel_oom=None))
+    assert (asked.kind, asked.confidence) == ("process_killed", Confidence.MEDIUM)
