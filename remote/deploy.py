@@ -316,32 +316,30 @@ def apply_patches(
 ) -> tuple[PatchProof, ...]:
     """Write what the plan says and prove it; the host's lock must be held.
 
+    Returns:
+        The proofs that were made now; a set that is proven already has none.
+
     Raises:
         PatchRefused: a file is not what the plan was made for, and nothing was changed; or the
-            proof failed, and all was put back.
+            proof failed, and what was written now was put back.
     """
-    if not made.steps:
-        return ()
-    tell(f"patching {len(made.steps)} files")
-    patching.commit(host, settings, made)
-    changed = {name for step in made.steps for name in step.sets}
+    if made.steps:
+        tell(f"patching {len(made.steps)} files")
+        patching.commit(host, settings, made)
     try:
-        proofs = []
-        for patch in made.sets:
-            if patch.name in changed:
-                tell(f"proving {patch.name} in the host's own interpreter")
-                proofs.append(proving.prove(host, settings, facts, patch))
+        proofs = proving.prove_all(host, settings, facts, made.sets, tell)
         failed = [f"{proof.patch}: {each}" for proof in proofs for each in proof.against]
         if failed:
             raise PatchRefused(
-                "the patch is applied but not proven, and was put back",
+                f"the patch is not proven{', and was put back' if made.steps else ''}",
                 host=settings.name,
                 evidence=failed,
                 hint="inv probe shows what traces; inv patch lists the sets",
             )
     except SSHError:
         raise
-    except BaseException:
-        patching.undo(host, settings, made, seen)
+    except Exception:
+        if made.steps:
+            patching.undo(host, settings, made, seen)
         raise
-    return tuple(proofs)
+    return proofs

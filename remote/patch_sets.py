@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -60,6 +61,12 @@ class PatchSet:
     requires_sglang: str = ""
     why_not_elsewhere: str = ""
     switch: str = ""
+
+    @property
+    def digest(self) -> str:
+        """A hash of what the set writes."""
+        content = repr((self.diffs, sorted(self.files.items())))
+        return hashlib.sha256(content.encode()).hexdigest()
 
     @property
     def delivery(self) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,35 @@ class PatchProof:
             "against": list(self.against),
             "symbols": [symbol.as_dict() for symbol in self.symbols],
         }
+
+
+def prove_all(
+    host: Host,
+    settings: HostSettings,
+    facts: HostFacts,
+    sets: Sequence[PatchSet],
+    tell: Callable[[str], None],
+) -> tuple[PatchProof, ...]:
+    """Prove each applied set that isn't proven yet beside what is installed now.
+
+    A proof is kept on the host for as long as neither the venv nor the sets change, so that one
+    that was cut short, by Ctrl-C or a lost connection, is made up for by the next deploy.
+
+    Raises:
+        PreflightFailed: the scanner can't run there.
+    """
+    proofs = []
+    names = [patch.name for patch in sets]
+    for patch in sets:
+        key = json.dumps([facts.identity, names, patch.name, patch.digest])
+        if host.call("proofs.load", state=settings.state, key=key)["proof"] is not None:
+            continue
+        tell(f"proving {patch.name} in the host's own interpreter")
+        proof = prove(host, settings, facts, patch)
+        if not proof.against:
+            host.call("proofs.keep", state=settings.state, key=key, proof=proof.as_dict())
+        proofs.append(proof)
+    return tuple(proofs)
 
 
 def prove(host: Host, settings: HostSettings, facts: HostFacts, patch: PatchSet) -> PatchProof:

@@ -14,6 +14,7 @@ from typing import Any
 from . import (
     authoring,
     bundle,
+    cache,
     evidence,
     facts,
     follow,
@@ -170,6 +171,8 @@ def _functions(link: Link) -> dict[str, Callable[..., Any]]:
     return {
         "lock.take": lock.take,
         "lock.release": lock.release,
+        "proofs.load": lambda state, key: {"proof": cache.load(state, "proof", key)},
+        "proofs.keep": lambda state, key, proof: cache.keep(state, "proof", key, proof),
         "facts.read": facts.read,
         "facts.parser": lambda data, **params: facts.parser(script=data, **params),
         "facts.port_owner": lambda port: {"owner": facts.port_owner(port)},

@@ -15,8 +15,8 @@ import sys
 import time
 from typing import Any
 
-from . import gpus, procs, runs
-from .files import expand, private_dir, sha256, write
+from . import cache, gpus, procs, runs
+from .files import expand, sha256
 from .refusal import Refused
 
 _DISTRIBUTIONS = (
@@ -185,15 +185,10 @@ def parser(
 
     Importing SGLang takes seconds to minutes, so the answer is cached under the state folder.
     """
-    state = expand(state)
-    private_dir(state)
-    cache = private_dir(os.path.join(state, "cache"))
-    path = os.path.join(cache, f"parser-{sha256(identity.encode() + script)[:32]}.json")
-    try:
-        with open(path, encoding="utf-8") as file:
-            return {"cached": True, "parser": json.load(file)}
-    except (OSError, ValueError):
-        pass
+    key = identity + sha256(script)
+    known = cache.load(state, "parser", key)
+    if known is not None:
+        return {"cached": True, "parser": known}
     began = time.monotonic()
     try:
         done = subprocess.run(
@@ -217,5 +212,5 @@ def parser(
             "error": str(answer.get("error") or f"exit status {done.returncode}"),
             "evidence": tail,
         }
-    write(path, json.dumps(answer).encode())
+    cache.keep(state, "parser", key, answer)
     return {"cached": False, "parser": answer, "took_s": round(time.monotonic() - began, 1)}
