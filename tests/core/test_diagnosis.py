@@ -378,7 +378,7 @@ def test_a_start_that_stands_still_is_told_with_its_last_line() -> None:
 
 
 def test_a_server_that_answers_nothing_hangs_although_its_log_is_healthy() -> None:
-    log = real("cpu/healthy-0.5.8")
+    log = real("cpu/healthy-0.5.8").partition(b"[2026-11-29 18:59:28] SIGTERM")[0]
     found = verdict(log, ProcessEvidence(alive=True, hung=True))
     assert (found.outcome, found.kind) == (Outcome.HUNG, "watchdog_or_health")
 
