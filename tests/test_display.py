@@ -6,9 +6,12 @@ import json
 
 import pytest
 
+from remote.core.budgets import Budgets
+from remote.core.heartbeat import Beat
 from remote.core.log_events import PhaseStarted, StartState
 from remote.core.phases import Phase
-from remote.display import Display, StartWatch, duration, verdict_line
+from remote.core.serving import Load
+from remote.display import Display, ServingView, StartWatch, duration, verdict_line
 from remote.errors import NotReady, ToolError
 from remote.server import Outcome, Reconnected, Verdict
 
@@ -84,6 +87,36 @@ def test_a_start_is_a_line_for_each_phase(capsys: Captured) -> None:
     out, err = capsys.readouterr()
     assert sum(Phase.WEIGHTS.label in line for line in out.splitlines()) == 1
     assert "lost for 4 s" in err
+
+
+class Bars(Display):
+    """Keeps what would be drawn in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn: list[str] = []
+
+    def bar(self, text: str, done: int, total: int) -> None:
+        self.drawn.append(f"{text} {done}/{total}")
+
+
+def test_a_phase_is_shown_with_what_is_usual_and_what_is_left(capsys: Captured) -> None:
+    display = Bars()
+    watch = StartWatch(display, Budgets({Phase.WEIGHTS: [100.0, 130.0, 130.0]}))
+    watch(PhaseStarted(1, Phase.WEIGHTS), StartState(phase=Phase.WEIGHTS))
+    assert "(usually 2 min 10 s)" in capsys.readouterr().out
+    assert "loading weights, about 2 min " in display.drawn[-1]
+    compiling = Beat(processes=9, cpu_s=1.0, builders=("cicc", "ninja"))
+    watch(compiling, StartState(phase=Phase.JIT_BUILD))
+    assert display.drawn[-1] == "building kernels (cicc, ninja at work) 0/0"
+
+
+def test_a_serving_process_is_a_line_every_few_seconds(capsys: Captured) -> None:
+    with ServingView(Display(), "run") as view:
+        for _ in range(100):
+            view.show(Load(120.5, 3, 2, 0.25, 1.0), None)
+    line = "tokens/s 120.5, running 3, queued 2, token usage 25%, server working\n"
+    assert capsys.readouterr().out == line
 
 
 def test_a_verdict_in_a_line() -> None:

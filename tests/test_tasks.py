@@ -72,6 +72,9 @@ def test_every_task_is_listed_with_what_it_does(project: Project) -> None:
         "stop",
         "status",
         "logs",
+        "watch",
+        "diagnose",
+        "pull",
         "rollback-patch",
         "run",
         "shell",
@@ -204,3 +207,12 @@ def test_a_settings_file_that_is_no_yaml_is_not_passed_over(project: Project) ->
     failed = project.inv("hosts")
     assert failed.returncode != 0
     assert "invoke.yaml" in failed.stderr
+
+
+def test_diagnose_needs_no_host_for_a_log(project: Project) -> None:
+    log = SOURCE / "tests/cases/server_log/real/port-in-use.log"
+    told = project.inv("diagnose", "--log", str(log), "--json")
+    assert told.returncode == 0, told.stderr
+    diagnosis = json.loads(told.stdout)
+    assert (diagnosis["outcome"], diagnosis["kind"]) == ("crashed", "port_in_use")
+    assert project.inv("diagnose", "--log", "none.log").returncode == 2
