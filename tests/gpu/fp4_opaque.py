@@ -1,4 +1,4 @@
-"""fp4-opaque on a real GPU, by hand, in a venv that has the set: ``python on_gpu.py``.
+"""fp4-opaque on a real GPU, in a venv that has the set; see the README beside this.
 
 Traces, runs and captures the three functions, compares the fakes with what the kernels return, and
 runs torch's own check of operators. One line of JSON; exit status 1 where anything is wrong. The
