@@ -48,6 +48,6 @@ def client(entry: dict[str, Any], tmp_path: Path) -> Iterator[Client]:
     made = Client(tmp_path / "project", {"gpu": entry})
     yield made
     made.configure({"gpu": entry}, {})
-    if (Path(entry["state"]) / "runs").exists():
+    if Path(entry["state"]).exists():
         made.inv("stop")
         made.inv("rollback-patch")
