@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -91,8 +91,9 @@ def conclude(
         ServerCrashed, ServerHung: always one of them.
     """
     display = session.display
+    findings = explain(session, run, verdict.roster, hung=verdict.outcome is Outcome.HUNG)
+    verdict = _corrected(verdict, findings.diagnosis)
     hung = verdict.outcome is Outcome.HUNG
-    findings = explain(session, run, verdict.roster, hung=hung)
     error = failure(session, run, verdict_line(verdict), findings, verdict)
     display.error(error)
     _note(session, run, verdict, findings.diagnosis)
@@ -103,6 +104,14 @@ def conclude(
         with display.working("cleaning up"):
             deploy.clear_away(session.host, session.host_settings, run, session.clock, display.tell)
     raise error
+
+
+def _corrected(verdict: Verdict, diagnosis: Diagnosis) -> Verdict:
+    """What seemed to hang has died, where the host tells so."""
+    seen = diagnosis.outcome.value
+    if verdict.outcome is not Outcome.HUNG or seen not in ("crashed", "died_after_ready"):
+        return verdict
+    return replace(verdict, outcome=Outcome(seen))
 
 
 def take_evidence(session: Session, run: str, findings: Findings) -> Path | None:

@@ -42,6 +42,7 @@ class Beat:
     memory_bytes: int = 0  #: resident, over all processes
     ranks: Mapping[str, tuple[int, str]] = field(default_factory=dict)  #: name → pid and state
     builders: tuple[str, ...] = ()  #: compilers at work
+    dead: Mapping[int, str] = field(default_factory=dict)  #: ended, not asked about: pid → title
     gpus: tuple[tuple[int, int], ...] = ()  #: utilisation in percent and memory in MiB, each GPU
 
     @classmethod
@@ -53,6 +54,7 @@ class Beat:
             memory_bytes=tick["memory_bytes"],
             ranks={name: (pid, state) for name, (pid, state) in tick["ranks"].items()},
             builders=tuple(tick["builders"]),
+            dead=dict(tick["dead"]),
             gpus=tuple((percent, mib) for percent, mib in tick["gpus"]),
         )
 
@@ -142,6 +144,9 @@ class Heartbeat:
             for name, pid in self.roster.items()
             if SERVER in beat.ranks and pid not in living and name not in beat.ranks
         ]
+        # One that died before it was first seen alive has no name but its title.
+        known = set(self.roster.values())
+        gone += [f"{title} (pid {pid})" for pid, title in beat.dead.items() if pid not in known]
         self.roster.update({name: pid for name, (pid, _) in beat.ranks.items()})
         stopped = [name for name, (_, state) in beat.ranks.items() if state == "T"]
         self._missing = {name: self._missing.get(name, now_s) for name in gone}

@@ -70,7 +70,10 @@ def follow(
 
 
 def _tick(run: str, server: procs.Process | None) -> dict[str, Any]:
-    """Signs of life: processes, CPU seconds, memory, each rank's pid and state, compilers."""
+    """Signs of life: processes, CPU seconds, memory, each rank's pid and state, compilers.
+
+    ``dead`` are ranks that ended while their parent goes on and has not asked about them.
+    """
     alive = procs.members(run)
     cpu_s = sum(process.cpu_ticks for process in alive) / os.sysconf("SC_CLK_TCK")
     roster = ranks.roster(alive, server.pid if server else None)
@@ -80,6 +83,11 @@ def _tick(run: str, server: procs.Process | None) -> dict[str, Any]:
         "memory_bytes": sum(procs.memory_bytes(process.pid) for process in alive),
         "ranks": {name: [process.pid, process.state] for name, process in roster.items()},
         "builders": ranks.builders(alive),
+        "dead": [
+            [child["pid"], child["name"]]
+            for child in ranks.dead_children(alive)
+            if child["name"].startswith("sglang::")
+        ],
     }
 
 

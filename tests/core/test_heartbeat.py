@@ -115,6 +115,16 @@ def test_a_rank_that_is_gone_while_the_server_goes_on_is_named() -> None:
     assert heart.roster["TP1"] == 101
 
 
+def test_a_rank_that_died_before_it_was_seen_is_told_by_its_title() -> None:
+    late = beat(ranks=ranks(TP0="S"), dead={102: "sglang::schedul"})
+    heart = loading()
+    found = first_alarm(heart, lambda second: late, 100)
+    assert found is not None and found < 5
+    alarm = heart.alarm(found)
+    assert alarm is not None and alarm.kind is AlarmKind.MISSING
+    assert "sglang::schedul (pid 102)" in alarm.reason
+
+
 def test_a_process_that_learns_its_rank_is_not_missing() -> None:
     heart = loading()
     heart.beat(1.0, beat(ranks={"server": (1, "S"), "scheduler": (7, "S")}))
