@@ -119,7 +119,7 @@ class Sandbox:
                 port = start_server(layout)
             else:
                 port = record.port
-        return SandboxEntry(host_entry(layout, port), set_up, started)
+        return SandboxEntry(host_entry(layout, port, bool(self.leftover_pids())), set_up, started)
 
     def status(self) -> SandboxStatus:
         """Look, and change nothing.

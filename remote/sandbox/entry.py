@@ -51,13 +51,18 @@ UNAVAILABLE: dict[str, str] = {
 }
 
 
-def sglang_port(layout: Layout) -> int:
-    """The port of this sandbox's SGLang: chosen once, free at that time, and kept.
+def sglang_port(layout: Layout, in_use: bool = False) -> int:
+    """The port of this sandbox's SGLang: kept as long as it is free, or its own.
 
     Another sandbox of this machine may serve on the first.
+
+    Args:
+        in_use: something started through this sandbox lives, and may be what holds the port.
     """
     try:
-        return int(layout.sglang_port.read_text())
+        kept = int(layout.sglang_port.read_text())
+        if in_use or _free(kept):
+            return kept
     except (OSError, ValueError):
         pass
     port = next(port for port in range(FIRST_PORT, 2**16) if _free(port))
@@ -67,6 +72,8 @@ def sglang_port(layout: Layout) -> int:
 
 def _free(port: int) -> bool:
     with socket.socket() as probe:
+        # A server's own closed connections linger on its port, and don't hold it.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
         except OSError:
@@ -74,7 +81,7 @@ def _free(port: int) -> bool:
         return True
 
 
-def host_entry(layout: Layout, port: int) -> dict[str, object]:
+def host_entry(layout: Layout, port: int, in_use: bool = False) -> dict[str, object]:
     """The host's settings, keys and values as under ``hosts:``.
 
     ``cuda_home`` is a folder that isn't there: no CUDA is installed, and one that another part of
@@ -82,6 +89,7 @@ def host_entry(layout: Layout, port: int) -> dict[str, object]:
 
     Args:
         port: where the sandbox's SSH server listens.
+        in_use: see :func:`sglang_port`.
     """
     return {
         "address": f"{getpass.getuser()}@{LOOPBACK}:{port}",
@@ -89,7 +97,7 @@ def host_entry(layout: Layout, port: int) -> dict[str, object]:
         "known_hosts": str(layout.known_hosts),
         "venv": str(layout.venv),
         "model": str(layout.model),
-        "port": sglang_port(layout),
+        "port": sglang_port(layout, in_use),
         "cuda_home": str(layout.home / "no-cuda"),
         "flags": dict(CPU_FLAGS),
         "env": dict(CPU_ENV),

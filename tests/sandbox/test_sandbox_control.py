@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
@@ -195,11 +194,15 @@ def test_the_entry_is_plain_settings_with_a_reason_for_each_thing_left_out(layou
     assert all(UNAVAILABLE.values())
 
 
-def test_a_port_is_chosen_that_is_free_and_then_kept(layout: Layout) -> None:
-    with socket.socket() as taken:
-        with contextlib.suppress(OSError):  # taken by somebody else: as good
-            taken.bind(("127.0.0.1", FIRST_PORT))
-        port = sglang_port(layout)
-        assert port > FIRST_PORT
-    assert sglang_port(layout) == port
-    assert host_entry(layout, 2222)["port"] == port
+def test_the_port_is_kept_while_it_is_free_or_its_own(layout: Layout) -> None:
+    port = sglang_port(layout)
+    assert port >= FIRST_PORT
+    assert host_entry(layout, 2222)["port"] == sglang_port(layout) == port
+    with socket.socket() as taken:  # by somebody else, or by the server of this very sandbox
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        assert sglang_port(layout, in_use=True) == port
+        other = sglang_port(layout)
+        assert other > port
+    assert sglang_port(layout) == other
