@@ -196,10 +196,14 @@ _IGNORED_IMPORT = re.compile(
 def _unexplained(
     case: Case, outcome: Outcome, process: ProcessEvidence, failures: list[FoldedTraceback]
 ) -> Diagnosis:
-    """Something failed, and no rule says what."""
-    told = _told_by_the_host(case, outcome, process)
-    if told is not None:
-        return told
+    """Something failed, and no rule says what.
+
+    A rank's own exception goes before what the host tells: SGLang kills its processes after it.
+    """
+    if case.origin is None or not case.origin.traceback.root.type:
+        told = _told_by_the_host(case, outcome, process)
+        if told is not None:
+            return told
     if case.origin is not None and case.origin.traceback.root.type:
         block = case.origin.traceback.root
         headline = quote(case.reading, block.line, block.headline)
@@ -267,7 +271,12 @@ def _told_by_the_host(case: Case, outcome: Outcome, process: ProcessEvidence) ->
         outcome, kind, named = Outcome.HUNG, "rank_stopped", list(process.stopped_ranks)
         roles.update(dict.fromkeys(named, Role.STOPPED))
         told = ", ".join(named)
-    elif killed or (process.exit_status is not None and process.exit_status in _KILLED):
+    elif killed or (
+        # After a fatal line SGLang ends its own processes in this way.
+        process.exit_status is not None
+        and process.exit_status in _KILLED
+        and case.reading.state.fatal is None
+    ):
         kind, named = ("host_oom_kill" if process.kernel_oom else "process_killed"), killed
         roles.update(dict.fromkeys(named, Role.FAILED))
         told = ", ".join(named) or "the main process"

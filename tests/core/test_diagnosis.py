@@ -393,3 +393,24 @@ def test_a_kill_that_the_kernel_does_not_own_is_somebodys() -> None:
     log = recon("sgl-15235.txt")
     asked = verdict(log, ProcessEvidence(alive=False, kernel_oom=None))
     assert (asked.kind, asked.confidence) == ("process_killed", Confidence.MEDIUM)
+
+
+NUMA = """\
+[2026-11-29 12:00:00 TP1] Scheduler hit an exception: Traceback (most recent call last):
+  File "/v/site-packages/sglang/srt/model_executor/model_runner.py", line 2, in init_threads_binding
+    assert self.tp_size <= n_numa_node, (
+AssertionError: {said}
+
+[2026-11-29 12:00:00] Received sigquit from a child process. It usually means the child failed.
+"""
+
+
+def test_a_rank_that_fails_is_not_outshouted_by_the_kill_that_follows() -> None:
+    killed = ProcessEvidence(alive=False, exit_status=-9, kernel_oom=False)
+    said = "tp_size 2 should be smaller than or equal to number of numa node on the machine 1."
+    found = verdict(NUMA.format(said=said), killed)
+    assert (found.kind, found.first_rank) == ("more_ranks_than_gpus", "TP1")
+    found = verdict(NUMA.format(said="something never seen"), killed)
+    assert (found.kind, found.first_rank) == ("unclassified", "TP1")
+    only_the_end = NUMA[NUMA.index("[2026-11-29 12:00:00] Received") :]
+    assert verdict(only_the_end, killed).kind == "insufficient_evidence"

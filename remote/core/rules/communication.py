@@ -31,18 +31,22 @@ PORT = Rule(
 
 DEVICES = Rule(
     kind="more_ranks_than_gpus",
-    cause="A rank asked for a GPU that the process cannot see: {what}.",
+    cause="There are more ranks than devices for them: {what}.",
     signs=(
         Sign(r"(?P<what>.*invalid device ordinal.*)", Where.ANYWHERE),
         Sign(
             r"(?P<what>.*(?:Not enough GPUs|[Nn]umber of GPUs .*(?:less|smaller) than).*)",
             Where.ANYWHERE,
         ),
+        Sign(
+            r"(?P<what>.*tp_size \d+ should be smaller than or equal to number of numa node[^.]*)",
+        ),
     ),
     advice=(
         "`inv status` counts the GPUs; take as many ranks:"
         " `inv deploy PROFILE --set tensor_parallel=N`",
-        "CUDA_VISIBLE_DEVICES renumbers GPUs from 0",
+        "CUDA_VISIBLE_DEVICES renumbers GPUs from 0; ranks on a CPU want their cores in"
+        " SGLANG_CPU_OMP_THREADS_BIND",
     ),
 )
 
