@@ -33,6 +33,7 @@ from remote.core.rules import (
 )
 from remote.core.tracebacks import FoldedTraceback
 from remote.core.verdict import (
+    ONLY_RANK,
     Alternative,
     Diagnosis,
     Outcome,
@@ -109,18 +110,29 @@ def _failed(
     best = found[0]
     if best.rule.kind == "model_arch_unsupported":
         best = _swallowed_import(case, best)
-    if best.rule.kind == "host_oom_kill" and "Errno 12" not in best.quote.text:
-        best = _killed_by(best, process)
+    if best.rule.kind in ("host_oom_kill", "distributed_hang") and _KILL.search(best.quote.text):
+        best = _killed_by(best, process, case)
     return _diagnosis(case, outcome, best, failures, found[1:])
 
 
-def _killed_by(best: Match, process: ProcessEvidence) -> Match:
+def _killed_by(best: Match, process: ProcessEvidence, case: Case) -> Match:
     """A kill is the kernel's, for memory, only where it says so; unasked, the likely stands."""
     if process.kernel_oom is None and process.alive is None:
         return best
-    rule = best.rule if process.kernel_oom else BY_KIND["process_killed"]
+    rule = BY_KIND["host_oom_kill" if process.kernel_oom else "process_killed"]
     confidence = Confidence.MEDIUM if process.kernel_oom is None else Confidence.HIGH
-    return replace(best, rule=rule, sign=replace(best.sign, confidence=confidence))
+    killed = [rank for rank, status in process.dead_ranks.items() if status in _KILLED]
+    fatal = case.reading.state.fatal
+    said = _DEAD.search(fatal.text) if fatal is not None else None
+    if not killed and said is not None:
+        killed = [f"TP{said['rank']}" if case.reading.world > 1 else ONLY_RANK]
+    sign = replace(best.sign, confidence=confidence)
+    return replace(best, rule=rule, sign=sign, rank=best.rank or "".join(killed[:1]))
+
+
+#: A line that tells of a SIGKILL, whoever sent it.
+_KILL = re.compile(r"\b(?:exit|killed|kill)", re.IGNORECASE)
+_DEAD = re.compile(r"Rank (?P<rank>\d+) scheduler")
 
 
 def _up(case: Case, process: ProcessEvidence, stopping: bool) -> Diagnosis:

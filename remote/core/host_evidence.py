@@ -6,12 +6,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from remote.core.verdict import ProcessEvidence
+from remote.core.verdict import ONLY_RANK, ProcessEvidence
 
 #: The main process's name among the ranks.
 SERVER = "server"
-#: What a server's only rank is called; its lines wear no tag.
-ONLY_RANK = "scheduler"
 
 _OOM = re.compile(r"(?:Out of memory|Memory cgroup out of memory): Killed process|oom-kill:")
 _KILLED = re.compile(r"Killed process \d+ \((?P<name>[^)]*)\)")

@@ -9,6 +9,9 @@ from enum import Enum
 from remote.core.phases import Phase
 from remote.core.rules import Confidence
 
+#: What a server's only rank is called; its lines wear no tag.
+ONLY_RANK = "scheduler"
+
 
 class Outcome(str, Enum):
     """What became of the server."""

@@ -414,3 +414,16 @@ def test_a_rank_that_fails_is_not_outshouted_by_the_kill_that_follows() -> None:
     assert (found.kind, found.first_rank) == ("unclassified", "TP1")
     only_the_end = NUMA[NUMA.index("[2026-11-29 12:00:00] Received") :]
     assert verdict(only_the_end, killed).kind == "insufficient_evidence"
+
+
+def test_a_kill_while_ranks_connect_is_a_hang_only_where_nobody_asked_the_host() -> None:
+    log = (
+        "[2026-11-29 12:00:00] Init torch distributed begin.\n"
+        "[2026-11-29 12:00:01] Rank 0 scheduler is dead. Please check the logs.\n"
+        "[2026-11-29 12:00:01] Exit code: -9\n"
+    )
+    assert verdict(log).kind == "distributed_hang"
+    asked = ProcessEvidence(alive=True, kernel_oom=False)
+    found = verdict(log, asked)
+    assert (found.kind, found.first_rank) == ("process_killed", "scheduler")
+    assert verdict(log, ProcessEvidence(alive=True, kernel_oom=True)).kind == "host_oom_kill"

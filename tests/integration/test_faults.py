@@ -65,6 +65,7 @@ def test_a_scheduler_killed_during_the_start(client: Client, entry: dict[str, An
     status, diagnosis, stderr = failed(deploy)
     assert (status, diagnosis["outcome"]) == (10, "crashed")
     assert (diagnosis["kind"], diagnosis["confidence"]) == ("process_killed", "high")
+    assert diagnosis["first_rank"] == "scheduler"
     assert "process_killed" in stderr
     assert {"launch", "kernel", "processes", "diagnosis"} & evidence(client, run).keys()
     shown = client.inv("status", "--json").json()["run"]
