@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from hosts import Venv, eventually
@@ -33,7 +35,7 @@ class Interrupting:
         self._order(step, "kill")
 
     def wait_before(self, step: int) -> None:
-        """The next agent to start waits before that step, until `go`."""
+        """The next agent to start waits before that step; see `waiting`."""
         self._order(step, "wait")
 
     def taken(self) -> int:
@@ -41,13 +43,14 @@ class Interrupting:
         noted = self._control / "steps"
         return int(noted.read_text() or 0) if noted.exists() else 0
 
-    def waits(self) -> None:
-        """Returns when the agent waits."""
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """The block runs while the agent waits; afterwards it goes on."""
         eventually(self._opened)
-
-    def go(self) -> None:
-        """Let the agent that waits go on."""
-        os.close(self._pipe)
+        try:
+            yield
+        finally:
+            os.close(self._pipe)
 
     def _opened(self) -> bool:
         try:
