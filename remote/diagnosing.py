@@ -14,7 +14,7 @@ from remote.core.diagnosis import diagnose
 from remote.core.host_evidence import process_evidence
 from remote.core.log_lines import collapse
 from remote.core.reading import Reading, read_log
-from remote.core.verdict import Diagnosis
+from remote.core.verdict import Diagnosis, ProcessEvidence
 from remote.display import verdict_line
 from remote.errors import ServerCrashed, ServerHung, ToolError
 from remote.server import Outcome, Verdict
@@ -50,14 +50,19 @@ def explain(
         hung: a wait saw no sign of work.
     """
     reading = read_file(session.local(run).log_path)
-    found = session.host.call(
-        "evidence.look",
-        state=session.host_settings.state,
-        run=run,
-        known=dict(roster or {}),
-    )
     logged = {*reading.state.ranks, *(name for name in reading.last_of_rank if name)}
-    return Findings(diagnose(reading, process_evidence(found, logged, hung=hung)), reading)
+    process = ProcessEvidence(hung=hung)
+    try:
+        found = session.host.call(
+            "evidence.look",
+            state=session.host_settings.state,
+            run=run,
+            known=dict(roster or {}),
+        )
+        process = process_evidence(found, logged, hung=hung)
+    except ToolError as error:  # the log alone must do
+        session.display.warn(f"what the host knows is not in this verdict: {error.message}")
+    return Findings(diagnose(reading, process), reading)
 
 
 def learn_secrets(session: Session, run: str) -> None:
@@ -152,7 +157,7 @@ def _tracebacks(reading: Reading) -> str:
 
 
 def _patches(session: Session) -> str:
-    facts = venv.survey(session.host, session.host_settings)
+    facts = venv.survey(session.host, session.host_settings, ask_gpus=False)
     seen = patching.view(session.host, session.host_settings, facts)
     told = {
         "applied": list(seen.applied),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -306,8 +307,9 @@ def until_ready(
             fatal = reader.state.fatal
             if fatal is not None:
                 clock.sleep(LAST_WORDS_S)
-                for rest in follower.rest():
-                    take(rest.data)
+                with suppress(SSHError):  # the verdict stands without them
+                    for rest in follower.rest():
+                        take(rest.data)
                 return _fatal(verdict, fatal, reader.state)
             alarm = heart.alarm(clock.monotonic_s())
             if alarm is not None:

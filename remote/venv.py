@@ -15,7 +15,7 @@ from remote.host import Host
 _PARSER_SCRIPT = Path(__file__).parent / "payload" / "parser_flags.py"
 
 
-def survey(host: Host, settings: HostSettings) -> HostFacts:
+def survey(host: Host, settings: HostSettings, *, ask_gpus: bool = True) -> HostFacts:
     """Read all that a deploy needs to know, in one round trip."""
     answer = host.call(
         "facts.read",
@@ -24,6 +24,7 @@ def survey(host: Host, settings: HostSettings) -> HostFacts:
         state=settings.state,
         model=settings.model,
         port=settings.port,
+        ask_gpus=ask_gpus,
     )
     return host_facts.read(answer)
 

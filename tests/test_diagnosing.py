@@ -14,7 +14,7 @@ from sessions import Task
 
 from remote import diagnosing, experiment, inspecting, server
 from remote.display import Display
-from remote.errors import ConfigError, ServerCrashed, ServerHung, ToolError
+from remote.errors import ConfigError, ConnectionLost, ServerCrashed, ServerHung, ToolError
 
 STAMP = "[2026-11-29 12:00:01"
 TRACEBACK = f"""say('''{STAMP} TP1] Scheduler hit an exception: Traceback (most recent call last):
@@ -82,6 +82,23 @@ def test_without_a_cause_the_logs_end_is_quoted(task: Task) -> None:
     error = failure_of(task, task.start("say('one'); say('two words'); raise SystemExit(1)"))
     assert "two words" in error.evidence
     assert "exit status 1" in error.message
+
+
+def test_a_host_that_no_longer_answers_does_not_hide_the_verdict(
+    task: Task, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = task.start(f"{TRACEBACK}; wait()")
+    real = task.host.call
+
+    def call(function: str, data: bytes = b"", **params: object) -> object:
+        if function in ("evidence.look", "bundle.wants_spy"):
+            raise ConnectionLost("the connection was lost")
+        return real(function, data, **params)
+
+    monkeypatch.setattr(task.host, "call", call)
+    error = failure_of(task, run, bundle=True)
+    assert "Not enough memory" in "\n".join(error.evidence)
+    assert "not in this verdict" in "".join(capsys.readouterr())
 
 
 def test_the_bundle_is_taken_before_anything_is_killed(task: Task) -> None:

@@ -13,6 +13,7 @@ from hosts import FakeClock, LocalHost, Venv, eventually, new_run
 from remote import server
 from remote.clock import SystemClock
 from remote.config import HostSettings
+from remote.core.budgets import Budgets
 from remote.core.log_events import FatalLine, StartState
 from remote.core.phases import Phase
 from remote.errors import ConnectionLost, ToolError, Unreachable
@@ -39,7 +40,13 @@ class Start:
         script = self.venv.launch_script(settings.port)
         server.start(self.host, settings, self.run, script, {"profile": "test"})
 
-    def wait(self, timeout_s: float = 60.0, clock: Any = None, watch: Any = None) -> Verdict:
+    def wait(
+        self,
+        timeout_s: float = 60.0,
+        clock: Any = None,
+        watch: Any = None,
+        budgets: Budgets | None = None,
+    ) -> Verdict:
         def keep(data: bytes) -> None:
             self.log += data
 
@@ -56,6 +63,7 @@ class Start:
             timeout_s,
             tell,
             keep,
+            budgets,
         )
 
     @property
@@ -162,6 +170,14 @@ def test_a_stop_by_somebody_else_is_no_crash(start: Start, lab: HostSettings, ho
     stopping.join()
     other.close()
     assert verdict.outcome is Outcome.STOPPED
+
+
+def test_past_its_budget_without_a_sign_of_work_it_hangs(start: Start) -> None:
+    start.begin("say('up'); wait()")
+    learnt = Budgets({Phase.ARGUMENTS: [1.0]})
+    verdict = start.wait(timeout_s=5000.0, clock=FakeClock(step_s=2.0), budgets=learnt)
+    assert verdict.outcome is Outcome.HUNG
+    assert "30 s are allowed" in verdict.reason and "do nothing" in verdict.reason
 
 
 def test_time_is_up_while_the_server_goes_on(start: Start) -> None:

@@ -39,7 +39,17 @@ BEAT_S = 2.0
 _HANG_UP_S = 0.2
 
 #: What may be dropped half way when the client is gone: it takes long and changes nothing.
-_ONLY_LOOKS = frozenset({"facts.read", "facts.parser", "probe.run", "readiness.check", "gpus.ask"})
+_ONLY_LOOKS = frozenset(
+    {
+        "bundle.collect",
+        "evidence.look",
+        "facts.parser",
+        "facts.read",
+        "gpus.ask",
+        "probe.run",
+        "readiness.check",
+    }
+)
 
 
 class Link:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import Any
 
 from . import kernel, procs, ranks, runs
@@ -10,6 +11,8 @@ from .files import expand
 
 #: Less than this free, and a write fails.
 _FULL_BYTES = 1024 * 1024
+#: Seconds within which the disks have to say how full they are.
+_DISKS_S = 0.3
 #: Variables of the server that name folders it writes to.
 _FOLDERS = ("TMPDIR", "TRITON_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE", "HF_HOME")
 
@@ -68,8 +71,18 @@ def writes_to(state: str, run: str, pid: int | None) -> list[str]:
 
 
 def disks(paths: list[str]) -> list[dict[str, Any]]:
-    """The file systems of those paths, each once: mount point, size and room in bytes."""
+    """The file systems of those paths, each once: mount point, size and room in bytes.
+
+    A network disk that doesn't answer is left out, with those behind it.
+    """
     found: dict[str, dict[str, Any]] = {}
+    asking = threading.Thread(target=_ask_disks, args=(paths, found), daemon=True)
+    asking.start()
+    asking.join(_DISKS_S)
+    return list(found.values())
+
+
+def _ask_disks(paths: list[str], found: dict[str, dict[str, Any]]) -> None:
     for path in paths:
         try:
             info = os.statvfs(path)
@@ -86,7 +99,6 @@ def disks(paths: list[str]) -> list[dict[str, Any]]:
             "free_bytes": free,
             "full": info.f_blocks > 0 and (free < _FULL_BYTES or no_inode),
         }
-    return list(found.values())
 
 
 def _gpus() -> int | None:

@@ -33,9 +33,19 @@ _DISTRIBUTIONS = (
 
 
 def read(
-    venv: str, cuda_home: str, state: str, model: str, port: int, recent: int = 20
+    venv: str,
+    cuda_home: str,
+    state: str,
+    model: str,
+    port: int,
+    recent: int = 20,
+    ask_gpus: bool = True,
 ) -> dict[str, Any]:
-    """The host as it is now; what could not be read says why."""
+    """The host as it is now; what could not be read says why.
+
+    Args:
+        ask_gpus: False where nvidia-smi may wait for a sick driver.
+    """
     state = expand(state)
     site = site_packages(venv)
     return {
@@ -59,7 +69,7 @@ def read(
             "home": cuda_home,
             "nvcc": os.access(os.path.join(cuda_home, "bin/nvcc"), os.X_OK),
         },
-        "gpus": gpus.ask(),
+        "gpus": gpus.ask() if ask_gpus else {"reason": "not asked"},
         "port": port_owner(port),
         "disk": {"state": _free_bytes(state), "shm": _free_bytes("/dev/shm")},
         "model": _model(model),

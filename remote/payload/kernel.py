@@ -11,6 +11,7 @@ from typing import Any
 _RECORD_BYTES = 8192
 _MAX_RECORDS = 20000
 _SPARE_S = 2.0  # between the wall clock and the kernel's own
+_RECORD = re.compile(r"\d+,\d+,(\d+),[^;]*;(.*)")
 _PRINTED = re.compile(r"\[ *(\d+\.\d+)\] (.*)")
 
 
@@ -54,10 +55,9 @@ def _from_device(from_s: float) -> list[str]:
                 break
             except BrokenPipeError:
                 continue  # overwritten while we read; the next read goes on behind it
-            head, _, text = record.partition(";")
-            at_s = int(head.split(",")[2]) / 1e6
-            if at_s >= from_s:
-                lines.append(f"[{at_s:12.6f}] {text.splitlines()[0] if text else ''}")
+            found = _RECORD.match(record)
+            if found is not None and int(found[1]) / 1e6 >= from_s:
+                lines.append(f"[{int(found[1]) / 1e6:12.6f}] {found[2]}")
     finally:
         os.close(fd)
     return lines
