@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from remote.core.shell import MASK, is_secret
 
@@ -48,13 +48,16 @@ _PROMPT = re.compile(
     rb"(?P<name>[\"'](?:prompt|text|content|input_text|messages)[\"']\s*:\s*)"
     rb"(?P<value>\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|\[[^\]]*\])"
 )
-#: What a line must hold for any of the above to have work.
-_SUSPICIOUS = re.compile(
-    rb"secret|passw|passphrase|api[-_]?key|authoriz|credential|[-_]token(?!s)|\bhf_|\bsk-|nvapi-"
-    rb"|\bgh[pousr]_|AKIA|xox[abp]-|Bearer |://[^\s/]*@|Receive|Finish|prompt|[\"']text|content"
-    rb"|messages",
-    re.IGNORECASE,
+#: What a line must hold, in lower case, for any of the above to have work.
+_SUSPICIOUS = (
+    *(b"secret", b"passw", b"passphrase", b"api_key", b"api-key", b"apikey", b"authoriz"),
+    *(b"credential", b"_token", b"-token", b"hf_", b"sk-", b"nvapi-", b"ghp_", b"gho_", b"ghu_"),
+    *(b"ghs_", b"ghr_", b"akia", b"xox", b"bearer", b"@", b"receive", b"finish", b"prompt"),
+    *(b"text", b"content", b"messages"),
 )
+#: Lines of which a serving log is full; they hold figures and nothing else.
+_STEPS = (b"] Prefill batch", b"] Decode batch")
+_STEP_WITHIN = 80
 _NO_VALUE = frozenset({b"none", b"null", b"true", b"false", b"''", b'""', _MASK, b"..."})
 
 
@@ -67,8 +70,8 @@ class Scrubber:
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self.names = frozenset(map(_plain, names))
-        self._values: set[bytes] = set()
-        self._known: re.Pattern[bytes] | None = None
+        self._values: tuple[bytes, ...] = ()  # the longest first
+        self._words = (*_SUSPICIOUS, *_spellings(self.names))
         listed = b"|".join(re.escape(name.encode()).replace(b"_", b"[-_]") for name in self.names)
         self._also = (
             re.compile(
@@ -87,9 +90,7 @@ class Scrubber:
     def learn(self, values: Iterable[str]) -> None:
         """Mask these wherever they stand."""
         found = {value.encode() for value in values if len(value) >= _LEAST_CHARS}
-        self._values |= found - {_MASK}
-        ordered = sorted(self._values, key=len, reverse=True)
-        self._known = re.compile(b"|".join(map(re.escape, ordered))) if ordered else None
+        self._values = tuple(sorted({*self._values, *found}, key=lambda each: (-len(each), each)))
 
     def learn_variables(self, variables: Mapping[str, str]) -> None:
         """Mask the values of those whose name says so, wherever they stand."""
@@ -117,20 +118,25 @@ class Scrubber:
 
     def data(self, data: bytes) -> bytes:
         """Whole lines, scrubbed."""
-        if self._known is not None:
-            data = self._known.sub(_MASK, data)
-        if not (self._also or _SUSPICIOUS.search(data)):
+        for value in self._values:
+            data = data.replace(value, _MASK)
+        if not self._suspicious(data):
             return data
         return b"".join(map(self._line, data.splitlines(keepends=True)))
 
     def text(self, text: str) -> str:
         return self.data(text.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
 
+    def _suspicious(self, data: bytes) -> bool:
+        lowered = data.lower()
+        return any(word in lowered for word in self._words)
+
     def _line(self, line: bytes) -> bytes:
+        head = line[:_STEP_WITHIN]
+        if _STEPS[0] in head or _STEPS[1] in head or not self._suspicious(line):
+            return line
         if self._also is not None:
             line = self._also.sub(_masked, line)
-        if not _SUSPICIOUS.search(line):
-            return line
         line = _REQUEST.sub(rb"\g<head>" + _MASK, line)
         line = _NAMED.sub(_masked_if_secret, line)
         line = _FLAG.sub(_masked, line)
@@ -158,6 +164,12 @@ class ScrubbedStream:
         """The last line, where the input did not end in a newline."""
         last, self._pending = self._pending, b""
         return self._scrubber.data(last)
+
+
+def _spellings(names: Iterable[str]) -> Iterator[bytes]:
+    """A name with underscores and with dashes, as text may hold it."""
+    for name in names:
+        yield from {name.encode(), name.replace("_", "-").encode()}
 
 
 def _plain(name: str) -> str:
