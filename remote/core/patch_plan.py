@@ -218,8 +218,8 @@ def _refuse_foreign(file: Found, edit: FileEdit, name: str) -> None:
                 f"found sha256 {original}",
                 *(f"known sha256 {each}" for each in sorted(filter(None, known))),
             ],
-            hint="edited by hand or patched by something else; reinstalling the package with pip"
-            " brings its original back",
+            hint="edited by hand or patched by something else: inv patch.author keeps the edit as a"
+            " patch set; reinstalling the package with pip brings its original back",
         )
 
 
