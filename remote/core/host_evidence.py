@@ -15,8 +15,8 @@ _OOM = re.compile(r"(?:Out of memory|Memory cgroup out of memory): Killed proces
 _KILLED = re.compile(r"Killed process \d+ \((?P<name>[^)]*)\)")
 #: Messages that explain a server's death or stillness.
 _TELLING = re.compile(
-    r"out of memory|oom[-_]kill|Killed process|NVRM|\bXid\b|segfault|general protection"
-    r"|I/O error|blocked for more than|EXT4-fs error|Remounting|nvidia",
+    r"out of memory|oom[-_]kill|Killed process|\bXid\b|NVRM:.*(?:fail|error|fallen)|segfault"
+    r"|general protection|I/O error|blocked for more than|EXT4-fs error|Remounting",
     re.IGNORECASE,
 )
 _MAX_LINES = 20

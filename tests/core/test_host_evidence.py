@@ -107,7 +107,8 @@ def test_only_the_kernels_word_makes_it_memory(kernel: dict[str, Any], told: boo
 
 def test_the_kernels_telling_lines_are_quoted_and_no_others() -> None:
     xid = "[  5.0] NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus."
-    words = {"lines": ["[  1.0] usb 1-1: new", xid], "oom_kills": {}, "oom_kills_before": {}}
+    chatter = ["[  1.0] usb 1-1: new", "[  3.4] NVRM: Persistence mode is deprecated"]
+    words = {"lines": [*chatter, xid], "oom_kills": {}, "oom_kills_before": {}}
     assert process_evidence(found(kernel=words)).kernel_lines == (xid,)
 
 
