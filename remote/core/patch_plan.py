@@ -205,8 +205,8 @@ def _refuse_foreign(file: Found, edit: FileEdit, name: str) -> None:
             raise PatchRefused(
                 f"{name} brings a file that is there already: {file.path}",
                 evidence=[f"found sha256 {file.sha256}"],
-                hint="this host's journal doesn't know it: another state folder of this tool left it,"
-                " or it is somebody's own; move it away if it may go",
+                hint="this host's journal doesn't know it: another state folder of this tool left"
+                " it, or it is somebody's own; move it away if it may go",
             )
         return
     original = file.original
