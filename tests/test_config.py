@@ -48,6 +48,18 @@ def test_four_lines_are_a_host(tmp_path: Path) -> None:
     assert host.bench.concurrency == (1, 10, 256, 1024)
 
 
+@pytest.mark.parametrize("secrets", [["LICENSE", "cluster-pin"], "LICENSE, cluster-pin"])
+def test_names_of_secrets_reach_every_host(tmp_path: Path, secrets: object) -> None:
+    settings = load(tmp_path, hosts=gpu(), secrets=secrets)
+    assert settings.secrets == settings.hosts["gpu"].secrets == ("LICENSE", "cluster-pin")
+    assert load(tmp_path).secrets == ()
+
+
+def test_secrets_are_names(tmp_path: Path) -> None:
+    (problem,) = wrong(tmp_path, secrets={"LICENSE": "value"})
+    assert problem.startswith("secrets: ")
+
+
 def test_nothing_configured_means_the_embedded_host(tmp_path: Path) -> None:
     assert load(tmp_path).pick() == "sandbox"
 

@@ -222,3 +222,5 @@ def test_secrets_reach_the_server_and_not_what_is_shown(deploys: Deploys) -> Non
     record = made.record()
     assert "s3cret" not in json.dumps([record["argv"], record["environment"]])
     assert environment_of(deploys, made.run)["HF_TOKEN"] == "hf_s3cret"
+    for kept in (deploys.runs / made.run).iterdir():
+        assert b"s3cret" not in kept.read_bytes(), kept.name
