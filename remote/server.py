@@ -283,6 +283,7 @@ def until_ready(
         asked = probe
         for piece in follower.pieces(probe):
             if isinstance(piece, Reconnected):
+                heart.resume(clock.monotonic_s())
                 watch(piece, reader.state)
                 continue
             if "log" in piece.body:

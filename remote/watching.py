@@ -22,7 +22,7 @@ from remote.host import Host
 from remote.server import Follower, Outcome, Reconnected, Verdict
 from remote.session import Session
 
-#: A serving process whose log stands still so long is asked for a generation, and has so long to
+#: A serving process that logs no step for so long is asked for a generation, and has so long to
 #: answer it.
 QUIET_S = 10.0
 _ANSWER_S = 20.0
@@ -79,8 +79,8 @@ def until_over(
 ) -> Verdict:
     """Follow a serving process until it dies, hangs, is stopped, or the time is up.
 
-    A log that stands still may be that of an idle server: then a generation is asked for, and one
-    that is not answered while nothing else goes on tells that it hangs.
+    A server that logs no step may be idle: then a generation is asked for, and one that is not
+    answered while no step is logged tells that it hangs.
 
     Args:
         offset: from where on the log is read.
@@ -112,12 +112,14 @@ def until_over(
         for piece in follower.pieces(probe):
             now = clock.monotonic_s()
             if isinstance(piece, Reconnected):
+                heart.resume(now)
                 watch(piece)
                 continue
             if "log" in piece.body:
-                quiet_since = now
+                # Only a step is progress: the port's own lines go on while the scheduler hangs.
                 for event in reader.feed(piece.data):
                     if isinstance(event, ServingStep):
+                        quiet_since = now
                         watch(event)
                 heart.log(now, Phase.SERVING)
             elif "restarted" in piece.body:

@@ -79,7 +79,8 @@ def test_a_server_that_answers_no_generation_hangs(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "QUIET_S", 1.5)
-    watched.run = watched.task.start(f"{TWO}serve(answers=1); ready(); wait()")
+    chatter = "[say('INFO: GET /health 503') or time.sleep(0.5) for n in range(100)]"
+    watched.run = watched.task.start(f"{TWO}serve(answers=1); ready(); {chatter}")
     experiment.wait(watched.task.session, watched.run, 60.0)
     with pytest.raises(ServerHung) as raised:
         watched.watch()

@@ -42,6 +42,7 @@ class Beat:
     memory_bytes: int = 0  #: resident, over all processes
     ranks: Mapping[str, tuple[int, str]] = field(default_factory=dict)  #: name → pid and state
     builders: tuple[str, ...] = ()  #: compilers at work
+    stopping: bool = False  #: this tool asked it to stop
     dead: Mapping[int, str] = field(default_factory=dict)  #: ended, not asked about: pid → title
     gpus: tuple[tuple[int, int], ...] = ()  #: utilisation in percent and memory in MiB, each GPU
 
@@ -54,6 +55,7 @@ class Beat:
             memory_bytes=tick["memory_bytes"],
             ranks={name: (pid, state) for name, (pid, state) in tick["ranks"].items()},
             builders=tuple(tick["builders"]),
+            stopping=tick["stopping"],
             dead=dict(tick["dead"]),
             gpus=tuple((percent, mib) for percent, mib in tick["gpus"]),
         )
@@ -104,6 +106,12 @@ class Heartbeat:
             self.durations[self._phase] = spent
             self._phase, self._entered_s = phase, now_s
 
+    def resume(self, now_s: float) -> None:
+        """Nothing could be seen for a while: what was not seen is no silence."""
+        self._strong_s = self._weak_s = now_s
+        self._stopped.clear()
+        self._missing.clear()
+
     def beat(self, now_s: float, beat: Beat) -> None:
         """The processes were looked at."""
         self._work(now_s, beat)
@@ -153,7 +161,9 @@ class Heartbeat:
         self._stopped = {name: self._stopped.get(name, now_s) for name in stopped}
 
     def alarm(self, now_s: float) -> Alarm | None:
-        """Reason to give the start up, if there is one."""
+        """Reason to give the start up, if there is one; a server that is being stopped has none."""
+        if self._last is not None and self._last[1].stopping:
+            return None
         stopped = _older(self._stopped, now_s - _STOPPED_S)
         if stopped:
             return Alarm(AlarmKind.STOPPED, f"{_and(stopped)} is stopped and does not run", stopped)

@@ -59,7 +59,7 @@ def follow(
             now = time.monotonic()
             if now - last_tick >= _TICK_S:
                 last_tick = now
-                yield {"tick": {**_tick(run, server), "gpus": sampler.latest}}, b""
+                yield {"tick": {**_tick(state, run, server), "gpus": sampler.latest}}, b""
             if pause(_LOOK_S):
                 return
     finally:
@@ -69,7 +69,7 @@ def follow(
             os.close(pidfd)
 
 
-def _tick(run: str, server: procs.Process | None) -> dict[str, Any]:
+def _tick(state: str, run: str, server: procs.Process | None) -> dict[str, Any]:
     """Signs of life: processes, CPU seconds, memory, each rank's pid and state, compilers.
 
     ``dead`` are ranks that ended while their parent goes on and has not asked about them.
@@ -83,6 +83,7 @@ def _tick(run: str, server: procs.Process | None) -> dict[str, Any]:
         "memory_bytes": sum(procs.memory_bytes(process.pid) for process in alive),
         "ranks": {name: [process.pid, process.state] for name, process in roster.items()},
         "builders": ranks.builders(alive),
+        "stopping": runs.stop_requested(state, run),
         "dead": [
             [child["pid"], child["name"]]
             for child in ranks.dead_children(alive)

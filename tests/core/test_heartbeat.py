@@ -139,6 +139,22 @@ def test_a_whole_server_that_goes_is_no_missing_rank() -> None:
     assert first_alarm(heart, lambda second: beat(ranks={}), 100) is None
 
 
+def test_a_server_that_is_being_stopped_loses_its_ranks_and_that_is_well() -> None:
+    heart = loading()
+    heart.beat(1.0, beat(ranks=ranks(TP0="S", TP1="S")))
+    ending = beat(ranks=ranks(TP0="S"), stopping=True)
+    assert first_alarm(heart, lambda second: ending, 100) is None
+
+
+def test_time_without_a_connection_is_no_silence() -> None:
+    heart = loading()
+    heart.beat(1.0, beat())
+    heart.resume(5000.0)
+    assert heart.alarm(5000.0) is None
+    heart.beat(5031.0, beat())
+    assert heart.alarm(5031.0) is not None
+
+
 def test_phases_are_timed_and_a_phase_entered_again_adds_up() -> None:
     heart = Heartbeat(Budgets(), 10.0)
     heart.log(12.0, Phase.WEIGHTS)
