@@ -75,7 +75,7 @@ def test_each_variant_is_the_baseline_and_one_thing_more(
     assert wants(variant) == {**wants(baseline), intent: value}
     assert (variant.flags, variant.env) == (baseline.flags, baseline.env)
     assert variant.ready_timeout_s == 2400
-    assert variant.patches == (("flashinfer/cuda-version",) if name == "piecewise" else ())
+    assert variant.patches == (("flashinfer/fp4-opaque",) if name == "piecewise" else ())
 
 
 def test_layers_go_over_one_another_and_say_where_a_value_is_from(write: Path) -> None:
