@@ -176,16 +176,26 @@ def wait(
         return experiment.wait(session, run or None, timeout or None, bundle=not no_bundle)
 
 
-@_task(help={"timeout": "seconds the start may take (default: the profile's)"})
+@_task(
+    help={
+        "timeout": "seconds the start may take (default: the profile's)",
+        "no_bundle": _NO_BUNDLE,
+    }
+)
 def restart(
-    c: Context, display: Display, host: str = "", timeout: float = 0.0, json: bool = False
+    c: Context,
+    display: Display,
+    host: str = "",
+    timeout: float = 0.0,
+    no_bundle: bool = False,
+    json: bool = False,
 ) -> Any:
     """Deploy the newest run's profile again, whatever it is doing."""
     from remote import experiment
     from remote.session import opened
 
     with opened(c.config, PROJECT, host, display) as session:
-        return experiment.restart(session, timeout or None)
+        return experiment.restart(session, timeout or None, bundle=not no_bundle)
 
 
 @_task(

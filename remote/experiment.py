@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,7 @@ from remote.core import flags, server_args
 from remote.core.budgets import Budgets
 from remote.core.host_facts import RunState
 from remote.core.shell import MASK
-from remote.display import StartWatch, duration, verdict_line
+from remote.display import Display, StartWatch, duration, verdict_line
 from remote.errors import ConfigError, NotReady, ToolError
 from remote.ledger import Ledger
 from remote.plan_view import plan_dict, show_patch_diffs, show_plan, show_proofs
@@ -153,7 +154,9 @@ def _follow(session: Session, run: str, profile: str, timeout_s: float, *, whole
     """Follow a start against the time that earlier ones took; ``whole``: from its beginning."""
     display, host = session.display, session.host_settings.name
     ledger = Ledger(session.settings.runs)
-    budgets = Budgets(ledger.phases(host, profile))
+    budgets = Budgets()
+    with _no_obstacle(display):
+        budgets = Budgets(ledger.phases(host, profile))
     if not whole:
         diagnosing.learn_secrets(session, run)
     try:
@@ -172,8 +175,18 @@ def _follow(session: Session, run: str, profile: str, timeout_s: float, *, whole
         display.say(f"the server goes on; take its start up again with: inv wait --run {run}")
         raise
     if whole and verdict.outcome is Outcome.READY:
-        ledger.note_phases(host, profile, run, verdict.durations, session.clock.wall_s())
+        with _no_obstacle(display):
+            ledger.note_phases(host, profile, run, verdict.durations, session.clock.wall_s())
     return verdict
+
+
+@contextmanager
+def _no_obstacle(display: Display) -> Iterator[None]:
+    """A ledger that can't be used costs a warning, not a start."""
+    try:
+        yield
+    except ToolError as error:
+        display.warn(error.message)
 
 
 def _judge(session: Session, run: str, verdict: Verdict, bundle: bool) -> None:
@@ -215,7 +228,7 @@ def _check_intent(session: Session, record: Mapping[str, Any], verdict: Verdict)
     return found
 
 
-def restart(session: Session, timeout_s: float | None) -> dict[str, Any]:
+def restart(session: Session, timeout_s: float | None, bundle: bool = True) -> dict[str, Any]:
     """Deploy the newest run's profile again, whatever it is doing."""
     found = pick_run(session, None)
     hidden = [word for word in found.record.get("sets", ()) if word.endswith(f"={MASK}")]
@@ -235,5 +248,6 @@ def restart(session: Session, timeout_s: float | None) -> dict[str, Any]:
         ),
         restart=True,
         timeout_s=timeout_s,
+        bundle=bundle,
     )
     return deploy_profile(session, str(found.record["profile"]), options)

@@ -196,3 +196,15 @@ def test_a_start_teaches_how_long_the_next_may_take(task: Task) -> None:
     assert verdict.outcome is server.Outcome.READY
     learnt = Ledger(task.session.settings.runs).phases("lab", "test")
     assert learnt[Phase.WEIGHTS][0] > 0.1
+
+
+def test_a_ledger_that_cannot_be_used_keeps_no_server_from_starting(
+    task: Task, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = task.session.settings.runs
+    runs.mkdir()
+    (runs / "ledger.sqlite").write_text("nothing of the sort " * 100)
+    run = task.start("serve(); ready(); wait()")
+    verdict = experiment._follow(task.session, run, "test", 60.0, whole=True)
+    assert verdict.outcome is server.Outcome.READY
+    assert "ledger.sqlite can't be used" in "".join(capsys.readouterr())
