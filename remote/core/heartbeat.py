@@ -155,7 +155,8 @@ class Heartbeat:
         # One that died before it was first seen alive has no name but its title.
         known = set(self.roster.values())
         gone += [f"{title} (pid {pid})" for pid, title in beat.dead.items() if pid not in known]
-        self.roster.update({name: pid for name, (pid, _) in beat.ranks.items()})
+        named = {name: pid for name, (pid, _) in beat.ranks.items() if not name.startswith("pid ")}
+        self.roster.update(named)
         stopped = [name for name, (_, state) in beat.ranks.items() if state == "T"]
         self._missing = {name: self._missing.get(name, now_s) for name in gone}
         self._stopped = {name: self._stopped.get(name, now_s) for name in stopped}

@@ -61,7 +61,7 @@ def _dead_ranks(found: Mapping[str, Any], logged: Iterable[str]) -> dict[str, in
     nameless = [each["exit"] for each in found["dead"] if each["rank"] is None]
     named = found["ranks"].keys() - {SERVER}
     expected = {name or ONLY_RANK for name in logged}
-    strangers = named - expected - {"detokenizer", "data_parallel_controller"}
+    strangers = {name for name in named - expected if name == ONLY_RANK or name[0].isupper()}
     # Where titles and log call the ranks by different names, or none has a title, absence is none.
     if strangers or not (named or known or nameless):
         return known

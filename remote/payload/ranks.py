@@ -33,13 +33,18 @@ def name_of(title: str) -> str | None:
 
 
 def roster(processes: Iterable[procs.Process], server_pid: int | None) -> dict[str, procs.Process]:
-    """The living processes that have a part of their own, by name."""
+    """The living processes that have a part of their own, by name.
+
+    A stopped one without a name yet (a rank that still imports) is told by its pid.
+    """
     found: dict[str, procs.Process] = {}
     for process in processes:
         title = (procs.command_line(process.pid) or [""])[0]
         name = SERVER if process.pid == server_pid else name_of(title)
         if name is not None:
             found[name] = process
+        elif process.state == "T":
+            found[f"pid {process.pid}"] = process
     return found
 
 

@@ -104,6 +104,15 @@ def test_a_rank_that_a_profiler_stops_for_a_moment_goes_on() -> None:
         assert heart.alarm(float(second)) is None
 
 
+def test_a_stopped_process_without_a_name_is_told_by_its_pid_and_may_go_on() -> None:
+    heart = loading()
+    stopped = beat(ranks={"server": (1, "S"), "pid 7": (7, "T")})
+    heart.beat(1.0, stopped)
+    assert first_alarm(heart, lambda second: beat(ranks={"server": (1, "S")}), 50) is None
+    found = first_alarm(loading(), lambda second: stopped, 50)
+    assert found is not None and found < 10
+
+
 def test_a_rank_that_is_gone_while_the_server_goes_on_is_named() -> None:
     heart = loading()
     heart.beat(1.0, beat(ranks=ranks(TP0="S", TP1="S")))

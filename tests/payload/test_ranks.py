@@ -67,6 +67,15 @@ def test_the_roster_names_ranks_and_the_server(children: list[subprocess.Popen[b
     }
 
 
+def test_a_stopped_process_without_a_title_is_in_the_roster(
+    children: list[subprocess.Popen[bytes]],
+) -> None:
+    os.kill(children[3].pid, signal.SIGSTOP)
+    name = f"pid {children[3].pid}"
+    found = eventually(lambda: ranks.roster(living(children), None).get(name))
+    assert found.pid == children[3].pid
+
+
 def test_compilers_at_work_are_seen(children: list[subprocess.Popen[bytes]]) -> None:
     assert ranks.builders(living(children)) == ["cicc"]
 
