@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from invoke import Collection, Context, task
 
 from remote.core.defaults import DEFAULTS
-from remote.errors import INTERRUPTED, ToolError
+from remote.core.entry_checks import misshapen, number, uncastable
+from remote.errors import INTERRUPTED, OK, ConfigError, ToolError
 
 if TYPE_CHECKING:
     from remote.display import Display
@@ -24,20 +26,28 @@ PROJECT = Path(__file__).absolute().parent
 
 
 def _refuse_broken_settings() -> None:
-    """Say what is wrong with an invoke.yaml that is no YAML; Invoke itself would show a traceback.
+    """Say what is wrong with settings that Invoke itself would answer with a traceback.
 
-    It reads the file only after this module, and it has imported the same reader already.
+    It reads them only after this module, and it has imported the same reader already.
     """
     from invoke.vendor.yaml import YAMLError, safe_load
 
     path = PROJECT / "invoke.yaml"
+    problems: list[tuple[str, str]] = []
+    settings: object = {}
     try:
-        safe_load(path.read_text("utf-8"))
+        settings = safe_load(path.read_text("utf-8"))
     except FileNotFoundError:
         pass
     except (YAMLError, OSError, UnicodeDecodeError) as broken:
-        reason = "\n  ".join(str(broken).splitlines())
-        sys.stderr.write(f"error: {path} can't be read\n  {reason}\n")
+        problems = [("it can't be read", " ".join(str(broken).split()))]
+    problems += misshapen(settings, DEFAULTS)
+    if not problems:
+        given = settings if isinstance(settings, dict) else {}
+        problems += uncastable({**DEFAULTS, **given}, os.environ)
+    if problems:
+        lines = [f"  {where}: {what}" for where, what in problems]
+        sys.stderr.write("\n".join([f"error: wrong in {path} or the environment", *lines, ""]))
         sys.exit(2)
 
 
@@ -61,24 +71,52 @@ def _reported(body: Callable[..., Any]) -> Callable[..., Any]:
 
         display = Display(as_json=bool(options.get("json")))
         try:
-            result = body(c, display, *args, **options)
+            result = body(c, display, *args, **_numbers(options, numeric))
+            if result is not None and not isinstance(result, int):
+                display.json(result)
+            sys.stdout.flush()
         except ToolError as error:
             display.error(error)
             sys.exit(error.exit_code)
         except KeyboardInterrupt:
             display.warn("interrupted")
             sys.exit(INTERRUPTED)
+        except BrokenPipeError:
+            # Whoever read standard output (`head`) has had enough; the interpreter must not try
+            # to write the rest when it ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(OK)
         if isinstance(result, int):
             sys.exit(result)
-        if result is not None:
-            display.json(result)
 
-    # Invoke reads a task's options from its signature; the display is none of them.
+    # Invoke reads a task's options from its signature; the display is none of them, and numbers
+    # are read here, for Invoke's own reading ends in a traceback.
     signature = inspect.signature(body)
-    kept = [p for name, p in signature.parameters.items() if name != "display"]
+    numeric = {
+        name: p.default
+        for name, p in signature.parameters.items()
+        if isinstance(p.default, (int, float)) and not isinstance(p.default, bool)
+    }
+    kept = [
+        p.replace(default="") if name in numeric else p
+        for name, p in signature.parameters.items()
+        if name != "display"
+    ]
     run.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
     del run.__wrapped__
     return run
+
+
+def _numbers(options: dict[str, Any], numeric: dict[str, Any]) -> dict[str, Any]:
+    """The options with those that are numbers read; one that wasn't given has its default."""
+    read = {}
+    for name, default in numeric.items():
+        text = options.get(name, "")
+        try:
+            read[name] = default if text == "" else number(name, text, default)
+        except ValueError as wrong:
+            raise ConfigError(str(wrong)) from wrong
+    return {**options, **read}
 
 
 def _task(**options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -118,7 +156,7 @@ def profiles(c: Context, display: Display, json: bool = False) -> Any:
         "timeout": "seconds the start may take (default: the profile's)",
         "set": "key=value over the profile: an intent, a flag, env.NAME; may be repeated",
         "patch": "a patch set, or a .patch file, instead of the profile's; may be repeated",
-        "add_patch": "the same, on top of the profile's",
+        "add_patch": "a patch set, or a .patch file, on top of the profile's; may be repeated",
         "no_patch": "start with no patch applied",
         "no_bundle": _NO_BUNDLE,
     },
@@ -142,8 +180,11 @@ def deploy(
     """Render, push, patch, start and follow until the server is ready."""
     from remote.deploy import PatchChoice
     from remote.experiment import DeployOptions, deploy_profile
+    from remote.overview import known_profile
     from remote.session import opened
 
+    # A wrong name is told before the embedded host is set up for it.
+    known_profile(c.config, PROJECT, profile)
     choice = PatchChoice(tuple(patch or ()), tuple(add_patch or ()), no_patch)
     options = DeployOptions(
         tuple(set or ()), choice, dry, diff, restart, timeout or None, bundle=not no_bundle
@@ -429,7 +470,9 @@ def run(c: Context, display: Display, command: str, host: str = "") -> Any:
     from remote.venv import by_hand
 
     with opened(c.config, PROJECT, host, display) as session:
-        return session.host.interact(by_hand(session.host_settings, command))
+        return session.host.interact(
+            by_hand(session.host, session.host_settings, command, terminal=sys.stdin.isatty())
+        )
 
 
 @_task()
@@ -439,7 +482,9 @@ def shell(c: Context, display: Display, host: str = "") -> Any:
     from remote.venv import by_hand
 
     with opened(c.config, PROJECT, host, display) as session:
-        return session.host.interact(by_hand(session.host_settings, None))
+        return session.host.interact(
+            by_hand(session.host, session.host_settings, None, terminal=sys.stdin.isatty())
+        )
 
 
 @_task(help={"local_port": "the port here (default: the server's own number, or a free one)"})

@@ -173,7 +173,7 @@ def plan(
         argv=flag_plan.argv,
     )
     full_environment = environment.recorded(fixed, chosen.environment)
-    fingerprint = _fingerprint(flag_plan, full_environment, facts, patch_plan)
+    fingerprint = _fingerprint(name, flag_plan, full_environment, facts, patch_plan)
     living = tuple(found for found in facts.runs if found.alive)
     _preflight(facts, settings, living)
     unchanged = None
@@ -206,10 +206,18 @@ def _run_folder(settings: HostSettings, facts: HostFacts, run: str) -> str:
 
 
 def _fingerprint(
-    flag_plan: FlagPlan, env: dict[str, str], facts: HostFacts, patch_plan: PatchPlan
+    name: str,
+    flag_plan: FlagPlan,
+    env: dict[str, str],
+    facts: HostFacts,
+    patch_plan: PatchPlan,
 ) -> str:
-    """Equal for two starts of the same flags, environment, packages and patches."""
-    wanted = [flag_plan.argv, env, facts.identity, patch_plan.names]
+    """Equal for two starts of the same profile, flags, environment, packages and patches.
+
+    The profile's name counts although two may come to the same flags on some host: a run is known
+    by it.
+    """
+    wanted = [name, flag_plan.argv, env, facts.identity, patch_plan.names]
     return hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
 
 

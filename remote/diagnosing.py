@@ -229,4 +229,6 @@ def log_end(session: Session, run: str) -> list[str]:
         log.seek(0, 2)
         log.seek(max(0, log.tell() - 65536))
         lines = [line for line in collapse(log.read()) if line.strip()]
+    if not lines:
+        return ["the log is still empty"]
     return ["the log ends with:", *(line[:400] for line in lines[-_QUOTED_LINES:])]

@@ -26,7 +26,7 @@ from remote.core.log_lines import printable
 from remote.core.phases import Phase
 from remote.core.serving import Load
 from remote.errors import ToolError
-from remote.server import Reconnected, Verdict
+from remote.server import LinkNews, Verdict
 
 #: Columns of a table that goes to a file or a pipe.
 _WIDTH_OFF_TERMINAL = 160
@@ -179,12 +179,12 @@ class StartWatch:
         self._phase: Phase | None = None
         self._shown: set[Phase] = set()
 
-    def __call__(self, event: Event | Beat | Reconnected, state: StartState) -> None:
+    def __call__(self, event: Event | Beat | LinkNews, state: StartState) -> None:
         now = time.monotonic()
         if state.phase is not self._phase:
             self._phase, self._entered = state.phase, now
-        if isinstance(event, Reconnected):
-            self._display.warn(f"the connection was lost for {event.after_s:.0f} s and is back")
+        if isinstance(event, LinkNews):
+            self._display.warn(str(event))
         elif isinstance(event, FatalLine):
             self._display.say(f"line {event.line}: {event.text}")
         elif isinstance(event, PhaseStarted) and event.phase not in self._shown:
@@ -194,7 +194,7 @@ class StartWatch:
             self._display.say(f"{now - self._began:6.1f} s  {event.phase.label}{usual}")
         self._bar(event, state, now - self._entered)
 
-    def _bar(self, event: Event | Beat | Reconnected, state: StartState, spent_s: float) -> None:
+    def _bar(self, event: Event | Beat | LinkNews, state: StartState, spent_s: float) -> None:
         label, bar = state.phase.label, state.progress
         if bar is not None and state.slowest_rank:
             label += f" {state.slowest_rank}"

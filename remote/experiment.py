@@ -13,7 +13,7 @@ from remote.core.budgets import Budgets
 from remote.core.host_facts import RunState
 from remote.core.shell import MASK
 from remote.display import Display, StartWatch, duration, verdict_line
-from remote.errors import ConfigError, NotReady, ToolError
+from remote.errors import ConfigError, NotReady, SSHError, ToolError
 from remote.ledger import Ledger
 from remote.plan_view import plan_dict, show_patch_diffs, show_plan, show_proofs
 from remote.proving import PatchProof
@@ -174,6 +174,9 @@ def _follow(session: Session, run: str, profile: str, timeout_s: float, *, whole
     except KeyboardInterrupt:
         display.say(f"the server goes on; take its start up again with: inv wait --run {run}")
         raise
+    except SSHError as error:
+        error.hint = f"the server goes on; take its start up again with: inv wait --run {run}"
+        raise
     if whole and verdict.outcome is Outcome.READY:
         with _no_obstacle(display):
             ledger.note_phases(host, profile, run, verdict.durations, session.clock.wall_s())
@@ -194,6 +197,10 @@ def _judge(session: Session, run: str, verdict: Verdict, bundle: bool) -> None:
     name = session.host_settings.name
     if verdict.outcome is Outcome.READY:
         session.display.good(f"run {run} is {verdict_line(verdict)}")
+        settings = session.host_settings
+        session.display.say(
+            f"it listens on {settings.bind}:{settings.port} of {name}; inv tunnel brings it here"
+        )
         return
     if verdict.outcome is Outcome.NOT_READY:
         raise NotReady(

@@ -12,7 +12,7 @@ from remote.core.log_lines import Collapser, printable
 from remote.errors import ConfigError, SSHError
 from remote.host import Host, Piece
 from remote.redial import Redial
-from remote.server import Follower, Reconnected, describe_status
+from remote.server import Follower, LinkNews, describe_status
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])\Z")
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -121,20 +121,21 @@ def _selected(
             ) as pieces:
                 for piece in pieces:
                     if (away_s := redial.back()) is not None:
-                        tell(f"the connection was lost for {away_s:.0f} s and is back")
+                        tell(str(LinkNews(away_s)))
                     start = int(piece.body["next"])
                     yield piece
             return
         except SSHError as error:
-            redial.lost(error)
+            if redial.lost(error):
+                tell(str(LinkNews()))
 
 
 def _followed(
     follower: Follower, collapser: Collapser, tell: Callable[[str], None]
 ) -> Iterator[str]:
     for news in follower.pieces():
-        if isinstance(news, Reconnected):
-            tell(f"the connection was lost for {news.after_s:.0f} s and is back")
+        if isinstance(news, LinkNews):
+            tell(str(news))
             continue
         if "restarted" in news.body:
             tell(f"{news.body['restarted']}: reading it from its beginning")

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from remote import config, logs, patching, profile, server, venv
 from remote.core.host_facts import RunState
 from remote.display import Display, duration
-from remote.errors import Unreachable
+from remote.errors import ConfigError, Unreachable
 from remote.experiment import pick_run
 from remote.session import Session
+
+#: Earlier runs that `inv status` lists, newest first; with --json it has all that were read.
+_SHOWN_RUNS = 10
 
 #: Without a word on how much, `inv logs` prints this many lines.
 _TAIL = 200
@@ -21,6 +24,8 @@ _TAIL = 200
 def hosts(raw: Mapping[str, object], project: Path, display: Display) -> list[dict[str, Any]]:
     """The configured hosts and the embedded one; which of them a task without --host takes."""
     settings = config.load(raw, project)
+    if settings.default_host:
+        settings.pick()  # refuses a host: that there isn't
     known = list(settings.hosts.values())
     default = settings.default_host or (
         config.SANDBOX if not known else known[0].name if len(known) == 1 else None
@@ -63,11 +68,20 @@ def hosts(raw: Mapping[str, object], project: Path, display: Display) -> list[di
     return rows
 
 
+def known_profile(raw: Mapping[str, object], project: Path, name: str) -> None:
+    """Refuse a profile that there isn't.
+
+    Raises:
+        ConfigError: no such profile, with the nearest right name, or its file is wrong.
+    """
+    profile.description(name, config.load(raw, project).template_folders)
+
+
 def profiles(raw: Mapping[str, object], project: Path, display: Display) -> list[dict[str, str]]:
     """The profiles with their descriptions."""
     folders = config.load(raw, project).template_folders
     rows = [
-        {"profile": name, "description": profile.description(name, folders)}
+        {"profile": name, "description": _described(name, folders)}
         for name in profile.names(folders)
     ]
     display.table(("profile", "what it is"), [(r["profile"], r["description"]) for r in rows])
@@ -121,6 +135,14 @@ def run_dict(run: RunState, phase: str | None) -> dict[str, Any]:
     }
 
 
+def _described(name: str, folders: Sequence[Path]) -> str:
+    """A profile's own words, or what is wrong with its file."""
+    try:
+        return profile.description(name, folders)
+    except ConfigError as wrong:
+        return f"unusable: {wrong.message}{''.join(f'; {line}' for line in wrong.evidence)}"
+
+
 def show_status(display: Display, found: Mapping[str, Any]) -> None:
     """`experiment.status` for a person."""
     versions = ", ".join(f"{name} {version}" for name, version in sorted(found["versions"].items()))
@@ -140,6 +162,13 @@ def show_status(display: Display, found: Mapping[str, Any]) -> None:
             told = run["outcome"]
             why = f" ({told['kind']}: {told['cause']})" if told.get("kind") else ""
             display.say(f"    {told['reason']}{why}")
+    earlier = [each for each in found["runs"] if run is None or each["run"] != run["run"]]
+    if earlier:
+        display.say("  earlier runs:")
+        display.table(
+            ("", "run", "profile", "state"),
+            [("   ", e["run"], e["profile"], e["state"]) for e in earlier[: -_SHOWN_RUNS - 1 : -1]],
+        )
     owner = found["port_owner"]
     display.say(f"  port {found['port']}: {owner or 'free'}")
     patches = found["patches"]

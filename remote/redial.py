@@ -20,14 +20,15 @@ class Redial:
         self._clock = clock
         self._lost_at: float | None = None
 
-    def lost(self, error: SSHError) -> None:
-        """Close what is left and wait a moment.
+    def lost(self, error: SSHError) -> bool:
+        """Close what is left and wait a moment; whether this is news, not one more failed dial.
 
         Raises:
             SSHError: the error itself, where the first was no loss (a refused key won't mend
                 itself), or where dialling has failed for too long.
         """
         now = self._clock.monotonic_s()
+        first = self._lost_at is None
         if self._lost_at is None:
             if not isinstance(error, ConnectionLost):
                 raise error
@@ -36,6 +37,7 @@ class Redial:
             raise error
         self._host.close()
         self._clock.sleep(_PAUSE_S)
+        return first
 
     def back(self) -> float | None:
         """Seconds without a connection, the first time something comes after a loss."""

@@ -92,14 +92,22 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Reconnected:
-    """The connection was lost and is there again; no byte of the log is."""
+class LinkNews:
+    """The connection was lost just now, or is there again; no byte of the log is lost.
 
-    after_s: float
+    ``away_s`` is for how long it was gone, None while it is being dialled again.
+    """
+
+    away_s: float | None = None
+
+    def __str__(self) -> str:
+        if self.away_s is None:
+            return "the connection was lost and is being dialled again; the server goes on"
+        return f"the connection was lost for {self.away_s:.0f} s and is back"
 
 
 #: What a wait tells while it lasts.
-Watcher = Callable[[Event | Beat | Reconnected, StartState], None]
+Watcher = Callable[[Event | Beat | LinkNews, StartState], None]
 
 
 def look(host: Host, settings: HostSettings, run: str) -> RunState:
@@ -188,7 +196,7 @@ class Follower:
         self.offset = 0
         self.inode = 0
 
-    def pieces(self, probe: Mapping[str, Any] | None = None) -> Iterator[Piece | Reconnected]:
+    def pieces(self, probe: Mapping[str, Any] | None = None) -> Iterator[Piece | LinkNews]:
         """What the host says until the server is gone; the messages of `payload/follow.py`."""
         redial = Redial(self._host, self._clock)
         while True:
@@ -202,7 +210,7 @@ class Follower:
                 ) as pieces:
                     for piece in pieces:
                         if (away_s := redial.back()) is not None:
-                            yield Reconnected(away_s)
+                            yield LinkNews(away_s)
                         if "log" in piece.body:
                             self.offset = int(piece.body["log"]) + len(piece.data)
                             self.inode = int(piece.body["inode"])
@@ -211,7 +219,8 @@ class Follower:
                         yield piece
                 return
             except SSHError as error:
-                redial.lost(error)
+                if redial.lost(error):
+                    yield LinkNews()
 
     def rest(self) -> Iterator[Piece]:
         """What the log has got since, without waiting for more."""
@@ -282,7 +291,7 @@ def until_ready(
     while True:
         asked = probe
         for piece in follower.pieces(probe):
-            if isinstance(piece, Reconnected):
+            if isinstance(piece, LinkNews):
                 heart.resume(clock.monotonic_s())
                 watch(piece, reader.state)
                 continue

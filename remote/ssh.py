@@ -316,19 +316,20 @@ class _HostKeys(paramiko.MissingHostKeyPolicy):
             return
         print_of = f"{kind} {known_hosts.fingerprint(shown)}"
         where = ", ".join(judgement.sources)
+        changed_in = judgement.sources[0].rpartition(":")[0] if judgement.sources else ""
         if verdict is known_hosts.Verdict.UNKNOWN and self._accept_new and self._record_to:
             self._record(self._record_to, kind, shown)
             return
         reasons = {
             known_hosts.Verdict.UNKNOWN: (
                 f"the host key of {self._name} is not known",
-                "compare the fingerprint with the host's; then: ssh-keyscan, or set"
-                " ssh.accept_new_host_keys: true in invoke.yaml, which records it",
+                "compare the fingerprint with the host's; then record it with"
+                " ssh.accept_new_host_keys: true in invoke.yaml, or by connecting once with ssh",
             ),
             known_hosts.Verdict.CHANGED: (
                 f"the host key of {self._name} has CHANGED (on record in {where})",
                 "somebody may be in between; only if the host was reinstalled:"
-                f" ssh-keygen -R '{self._name}'",
+                f" ssh-keygen -f '{changed_in}' -R '{self._name}'",
             ),
             known_hosts.Verdict.REVOKED: (
                 f"the host key of {self._name} is revoked (in {where})",

@@ -81,11 +81,22 @@ def installed_parser(
     return InstalledParser.from_answer(answer["parser"])
 
 
-def by_hand(settings: HostSettings, command: str | None) -> list[str]:
-    """The command that runs ``command`` (or a shell) in exactly the environment of the runs."""
+def by_hand(
+    host: Host, settings: HostSettings, command: str | None, *, terminal: bool
+) -> list[str]:
+    """The command that runs ``command`` (or a shell) in exactly the environment of the runs.
+
+    Raises:
+        PreflightFailed: the venv's interpreter is not there; another Python would run instead.
+    """
+    host.call("facts.python")
     fixed = environment.fixed(settings.venv, settings.cuda_home)
     unset = [word for name in environment.UNSET for word in ("-u", name)]
     variables = [f"{name}={value}" for name, value in fixed.items()]
     shell = ["bash", "--norc", "--noprofile"]
-    inner = [*shell, "-i"] if command is None else [*shell, "-c", command]
-    return ["env", *unset, *variables, *inner]
+    if command is not None:
+        inner = [*shell, "-c", command]
+    else:
+        inner = [*shell, "-i"] if terminal else shell
+    # The outer shell lives on where the inner one is killed, and gives 128 + signal for it.
+    return ["sh", "-c", '"$@"; exit "$?"', "sh", "env", *unset, *variables, *inner]

@@ -19,7 +19,7 @@ from remote.display import ServingView, duration
 from remote.errors import ToolError
 from remote.experiment import pick_run
 from remote.host import Host
-from remote.server import Follower, Outcome, Reconnected, Verdict
+from remote.server import Follower, LinkNews, Outcome, Verdict
 from remote.session import Session
 
 #: A serving process that logs no step for so long is asked for a generation, and has so long to
@@ -51,9 +51,9 @@ def watch(
     meter = ServingMeter(clock.monotonic_s())
     with ServingView(display, found.run) as view:
 
-        def tell(news: ServingStep | Beat | Reconnected) -> None:
-            if isinstance(news, Reconnected):
-                display.warn(f"the connection was lost for {news.after_s:.0f} s and is back")
+        def tell(news: ServingStep | Beat | LinkNews) -> None:
+            if isinstance(news, LinkNews):
+                display.warn(str(news))
             elif isinstance(news, ServingStep):
                 meter.step(clock.monotonic_s(), news)
             else:
@@ -75,7 +75,7 @@ def until_over(
     clock: Clock,
     offset: int,
     seconds: float | None,
-    watch: Callable[[ServingStep | Beat | Reconnected], None],
+    watch: Callable[[ServingStep | Beat | LinkNews], None],
 ) -> Verdict:
     """Follow a serving process until it dies, hangs, is stopped, or the time is up.
 
@@ -111,7 +111,7 @@ def until_over(
             }
         for piece in follower.pieces(probe):
             now = clock.monotonic_s()
-            if isinstance(piece, Reconnected):
+            if isinstance(piece, LinkNews):
                 heart.resume(now)
                 watch(piece)
                 continue

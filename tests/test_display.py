@@ -13,7 +13,7 @@ from remote.core.phases import Phase
 from remote.core.serving import Load
 from remote.display import Display, ServingView, StartWatch, duration, verdict_line
 from remote.errors import NotReady, ToolError
-from remote.server import Outcome, Reconnected, Verdict
+from remote.server import LinkNews, Outcome, Verdict
 
 Captured = pytest.CaptureFixture[str]
 
@@ -83,7 +83,7 @@ def test_a_start_is_a_line_for_each_phase(capsys: Captured) -> None:
     watch = StartWatch(Display())
     for phase in (Phase.ARGUMENTS, Phase.WEIGHTS, Phase.WEIGHTS):
         watch(PhaseStarted(1, phase), StartState(phase=phase))
-    watch(Reconnected(4.0), StartState(phase=Phase.WEIGHTS))
+    watch(LinkNews(4.0), StartState(phase=Phase.WEIGHTS))
     out, err = capsys.readouterr()
     assert sum(Phase.WEIGHTS.label in line for line in out.splitlines()) == 1
     assert "lost for 4 s" in err

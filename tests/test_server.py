@@ -218,7 +218,7 @@ def test_no_byte_of_the_log_is_lost_or_doubled_by_lost_connections(
     assert verdict.outcome is Outcome.READY
     assert start.log == (start.folder / "server.log").read_bytes()
     assert start.host.connections > 1
-    assert any(isinstance(event, server.Reconnected) for event in start.told)
+    assert any(isinstance(event, server.LinkNews) for event in start.told)
 
 
 class Scripted(LocalHost):

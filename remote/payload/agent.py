@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import sys
 import threading
 import time
 import traceback
@@ -183,6 +184,7 @@ def _functions(link: Link) -> dict[str, Callable[..., Any]]:
         "lock.release": lock.release,
         "proofs.load": lambda state, key: {"proof": cache.load(state, "proof", key)},
         "proofs.keep": lambda state, key, proof: cache.keep(state, "proof", key, proof),
+        "facts.python": lambda: {"path": sys.executable},
         "facts.read": facts.read,
         "facts.parser": lambda data, **params: facts.parser(script=data, **params),
         "facts.port_owner": lambda port: {"owner": facts.port_owner(port)},

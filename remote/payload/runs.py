@@ -17,6 +17,9 @@ from . import kernel, procs
 from .files import expand, private_dir, write
 from .refusal import Refused
 
+#: Outcomes that a wait writes down and a later stop doesn't change.
+_FAILED = ("crashed", "died_after_ready", "hung")
+
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}\Z")
 
 # The supervisor outlives the server by one write: its exit status. TERM is trapped, not ignored,
@@ -217,7 +220,10 @@ def stop(state: str, run: str, grace_s: float) -> Iterator[dict[str, Any]]:
     """
     home = folder(state, run)
     alive = procs.members(run)
-    if alive:
+    seen = outcome(state, run)
+    failed = seen is not None and seen.get("outcome") in _FAILED
+    # What is left of a server that failed is ended; that it failed stays the verdict.
+    if alive and not failed:
         # A full disk must not keep a server alive.
         with contextlib.suppress(OSError):
             write(os.path.join(home, "stop_requested"), b"%f\n" % time.time())

@@ -18,7 +18,9 @@ DRIVER = Rule(
         ),
     ),
     advice=(
-        "update the driver, or install the torch build for its CUDA: `inv doctor` compares them",
+        "update the driver, or install the torch build for its CUDA: `inv run nvidia-smi` and"
+        " `inv run 'python -m torch.utils.collect_env'` show both",
+        "a host without a GPU, or a CPU build of torch (+cpu), serves with `--device cpu` only",
         "error 802 means that the fabric manager is not running: start nvidia-fabricmanager",
     ),
     taken_for={
@@ -60,7 +62,7 @@ CUDA_LIBRARY = Rule(
     ),
     advice=(
         "install exactly what is named (libnuma1, libnvrtc), or the CUDA toolkit, and set"
-        " `cuda_home` for the host; then `inv doctor`",
+        " `cuda_home` for the host; then `inv run 'nvcc --version'`",
         "ignore an advice to reinstall sgl_kernel that stands beside a missing library",
     ),
     taken_for={

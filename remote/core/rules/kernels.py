@@ -32,7 +32,7 @@ JIT = Rule(
     advice=(
         "read the first `error:` line of the build: -lcuda wants the toolkit's stubs on"
         " LIBRARY_PATH, Python.h wants python3-dev, an unknown sm_1xx wants a newer CUDA or ptxas",
-        "`inv doctor` shows the CUDA_HOME and PATH that the server builds with; a `:` at the front"
+        "`inv run 'echo $CUDA_HOME $PATH'` shows what the server builds with; a `:` at the front"
         " of CUDA_HOME breaks every path",
     ),
     taken_for={
