@@ -216,3 +216,98 @@ def test_diagnose_needs_no_host_for_a_log(project: Project) -> None:
     diagnosis = json.loads(told.stdout)
     assert (diagnosis["outcome"], diagnosis["kind"]) == ("crashed", "port_in_use")
     assert project.inv("diagnose", "--log", "none.log").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ("hosts: 5\n", "hosts: wanted a mapping, found 5"),
+        ("hosts:\n", "hosts: is empty"),
+        ("sandbox: here\n", "sandbox: wanted a mapping"),
+        ("runs: {here: there}\n", "runs: wanted a value, found a mapping"),
+        ("ssh: {redial_s: {a: 1}}\n", "ssh.redial_s: wanted a value"),
+        ("- a\n- b\n", "the file: wanted a mapping"),
+    ],
+)
+def test_settings_of_the_wrong_shape_are_told_by_their_path(
+    project: Project, settings: str, named: str
+) -> None:
+    project.settings(settings)
+    done = project.inv("hosts")
+    assert done.returncode == 2
+    assert named in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_variable_that_is_no_number_is_told_by_its_name(project: Project) -> None:
+    project.settings(gpu_host(1))
+    done = project.inv("status", INVOKE_HOSTS_GPU_PORT="abc", INVOKE_SSH_REDIAL_S="soon")
+    assert done.returncode == 2
+    assert "INVOKE_HOSTS_GPU_PORT: wanted a number, found 'abc'" in done.stderr
+    assert "INVOKE_SSH_REDIAL_S" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("logs", "--tail", "abc"),
+        ("logs", "--tail", "-5"),
+        ("deploy", "baseline", "--timeout", "abc"),
+        ("deploy", "baseline", "--timeout", "-3"),
+        ("deploy", "baseline", "--timeout", "0"),
+        ("wait", "--timeout", "inf"),
+        ("stop", "--pid", "1.5"),
+        ("tunnel", "--local-port", "x"),
+    ],
+)
+def test_an_option_that_is_no_number_is_refused_before_anything(
+    project: Project, words: tuple[str, ...]
+) -> None:
+    project.settings(gpu_host(1))
+    done = project.inv(*words)
+    assert done.returncode == 2, done.stderr
+    option = next(word for word in words if word.startswith("--"))
+    assert f"{option}: wanted a" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_wrong_profile_is_told_before_the_embedded_host_is_set_up(project: Project) -> None:
+    done = project.inv("deploy", "piecewize")
+    assert done.returncode == 2
+    assert "did you mean piecewise" in done.stderr
+    assert not (project.folder / ".sandbox").exists()
+
+
+def test_a_host_setting_that_names_no_host_is_refused(project: Project) -> None:
+    project.settings(gpu_host(1) + "host: nope\n")
+    done = project.inv("hosts")
+    assert done.returncode == 2
+    assert "'nope'" in done.stderr
+
+
+def test_one_broken_profile_hides_no_other(project: Project) -> None:
+    mine = project.folder / "mine" / "profiles"
+    mine.mkdir(parents=True)
+    (mine / "odd.yaml").write_text("wnat: {}\n")
+    project.settings("templates: mine\n")
+    done = project.inv("profiles")
+    assert done.returncode == 0
+    assert "piecewise" in done.stdout
+    assert "odd" in done.stdout and "unusable" in done.stdout
+
+
+def test_a_reader_that_has_had_enough_is_no_error(project: Project) -> None:
+    command = f"{sys.executable} -m invoke --list | head -1; exit ${{PIPESTATUS[0]}}"
+    env = {"PATH": os.environ["PATH"], "HOME": str(project.folder / "home")}
+    for task in ("--list", "profiles --json", "hosts --json"):
+        done = subprocess.run(
+            ["bash", "-c", command.replace("--list", task)],
+            cwd=project.folder,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0
+        assert "Traceback" not in done.stderr

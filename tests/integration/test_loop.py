@@ -100,6 +100,12 @@ def test_the_whole_loop(any_host: tuple[Client, Path, int], embedded: Sandbox) -
     assert newest_run(state) == run
     assert alive(pid)
 
+    piped = client.start("logs", "--tail", "200")
+    assert piped.stdout is not None
+    piped.stdout.close()  # as `| head -1` does
+    assert piped.wait(60) == 0
+    assert piped.stderr is not None and "Traceback" not in piped.stderr.read()
+
     logs = client.inv("logs", "--tail", "200")
     assert logs.status == 0, logs.output
     printed = logs.stdout.splitlines()
@@ -143,6 +149,10 @@ def test_killed_during_its_start(client: Client, entry: dict[str, Any]) -> None:
     _, stderr = deploy.communicate(timeout=120)
     assert deploy.returncode == 10
     assert "killed by SIGKILL" in stderr
+    # What was left was ended, which changes nothing: it crashed, and did not stop on request.
+    waited = client.inv("wait")
+    assert waited.status == 10, waited.output
+    assert "on request" not in waited.output
     status = client.inv("status", "--json").json()
     assert status["run"]["state"] == "crashed"
     assert status["run"]["processes"] == 0
@@ -275,6 +285,12 @@ def test_tunnel_and_work_by_hand(client: Client, entry: dict[str, Any], embedded
     assert ran.status == 7
     assert ran.stdout.splitlines() == [f"{venv}/bin/python", str(venv)]
     assert "error" in ran.stderr
+    assert client.inv("run", "kill -9 $$").status == 128 + signal.SIGKILL
+    client.configure({"gpu": {**entry, "venv": "/nowhere"}}, {})
+    elsewhere = client.inv("run", "python3 --version")
+    assert elsewhere.status == 14  # another Python must not run instead
+    assert "hosts.gpu.venv" in elsewhere.stderr
+    client.configure({"gpu": entry}, {})
     echoed = client.inv("run", "cat", stdin="through\n")
     assert echoed.stdout == "through\n"
     # The same PATH and CUDA part as the server's own.
