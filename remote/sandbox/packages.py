@@ -163,6 +163,6 @@ def load_pins(python: str, folder: Path = CONSTRAINTS_FOLDER) -> Pins:
         there = ", ".join(pinned_pythons(folder)) or "none"
         raise ConfigError(
             f"the embedded host has no pinned packages for Python {python}; there are: {there}",
-            hint="run inv from a venv of one of these versions, or add yours: inv sandbox.lock",
+            hint="run it from a venv of one of these versions, or add yours: inv sandbox.lock",
         )
     return parse_pins(path.read_text(encoding="utf-8"), python)

@@ -45,7 +45,7 @@ KV_POOL = Rule(
         ),
     ),
     advice=(
-        "RAISE the static fraction: `inv deploy PROFILE --set mem_fraction_static=0.9`",
+        "RAISE the static fraction: `inv deploy PROFILE --set mem-fraction-static=0.9`",
         "or the model does not fit: more ranks, a smaller quantisation",
     ),
     taken_for={
@@ -78,8 +78,8 @@ CAPTURE_OOM = Rule(
         ),
     ),
     advice=(
-        "capture fewer sizes: `inv deploy PROFILE --set cuda_graph_max_bs=16`",
-        "then lower the static fraction: `inv deploy PROFILE --set mem_fraction_static=0.8`",
+        "capture fewer sizes: `inv deploy PROFILE --set max_decode_batch=16`",
+        "then lower the static fraction: `inv deploy PROFILE --set mem-fraction-static=0.8`",
     ),
     taken_for={
         "weight_load_oom": "the weights and the pool were in place",
@@ -108,7 +108,7 @@ SERVING_OOM = Rule(
     ),
     advice=(
         "LOWER the static fraction, the concurrency or the prefill chunk:"
-        " `inv deploy PROFILE --set chunked_prefill_size=4096`",
+        " `inv deploy PROFILE --set chunked-prefill-size=4096`",
         "a token or request slot that ran out is no GPU memory: lower the concurrency",
     ),
     taken_for={
