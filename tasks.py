@@ -71,6 +71,8 @@ def _reported(body: Callable[..., Any]) -> Callable[..., Any]:
 
         display = Display(as_json=bool(options.get("json")))
         try:
+            if "--help" in options.values():
+                raise ConfigError("--help goes before the task: inv --help TASK")
             result = body(c, display, *args, **_numbers(options, numeric))
             if result is not None and not isinstance(result, int):
                 display.json(result)

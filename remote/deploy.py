@@ -97,6 +97,11 @@ class Plan:
         }
 
 
+def files(count: int) -> str:
+    """A number of files, in words."""
+    return "1 file" if count == 1 else f"{count} files"
+
+
 def whoami() -> dict[str, str]:
     """Who runs this task, for a lock or a record."""
     return {"user": getpass.getuser(), "client": socket.gethostname()}
@@ -325,17 +330,18 @@ def apply_patches(
     """Write what the plan says and prove it; the host's lock must be held.
 
     Returns:
-        The proofs that were made now; a set that is proven already has none.
+        A proof for each set, made now or before.
 
     Raises:
         PatchRefused: a file is not what the plan was made for, and nothing was changed; or the
             proof failed, and what was written now was put back.
     """
     if made.steps:
-        tell(f"patching {len(made.steps)} files")
+        tell(f"patching {files(len(made.steps))}")
         patching.commit(host, settings, made)
+    written = {name for step in made.steps for name in step.sets}
     try:
-        proofs = proving.prove_all(host, settings, facts, made.sets, tell)
+        proofs = proving.prove_all(host, settings, facts, made.sets, written, tell)
         failed = [f"{proof.patch}: {each}" for proof in proofs for each in proof.against]
         if failed:
             raise PatchRefused(

@@ -184,7 +184,10 @@ def _show_verified(session: Session, report: Mapping[str, Any]) -> None:
     if report["interrupted"]:
         display.warn("a patch was interrupted; inv rollback-patch undoes it")
     elif not report["holds"]:
-        display.warn("inv rollback-patch returns the originals; inv patch.apply NAME patches anew")
+        display.warn(
+            "inv rollback-patch returns the originals (edited files are kept on the host), inv"
+            " patch.author NAME keeps edits as a patch set; then inv patch.apply NAME patches anew"
+        )
 
 
 def _say_what_becomes_of(session: Session, file: Found) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from remote.core.intents import shown
 from remote.core.unified_diff import between
 from remote.deploy import Plan
+from remote.deploy import files as in_words
 from remote.display import Display
 from remote.proving import PatchProof, described
 
@@ -40,7 +41,7 @@ def show_plan(display: Display, made: Plan) -> None:
     )
     for patch in made.patches.sets:
         files = [step for step in made.patches.steps if patch.name in step.sets]
-        state = f"{len(files)} files to write" if files else "applied already"
+        state = f"{in_words(len(files))} to write" if files else "applied already"
         display.say(f"patch {patch.name}: {patch.summary} ({state})")
         if patch.verdict == "fails":
             display.warn(f"{patch.name} is known to fail: {patch.outcome.strip()}")
@@ -66,6 +67,9 @@ def show_patch_diffs(display: Display, made: Plan) -> None:
 def show_proofs(display: Display, proofs: Sequence[PatchProof]) -> None:
     """What was proven of the patches just applied."""
     for proof in proofs:
+        if proof.before:
+            display.say(f"patch {proof.patch} is applied, and was proven for what is installed now")
+            continue
         display.good(f"patch {proof.patch} is applied and proven")
         for line in described(proof):
             display.say(f"  {line}")

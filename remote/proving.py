@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,17 +17,22 @@ from remote.patch_sets import PatchSet
 
 @dataclass(frozen=True)
 class PatchProof:
-    """One set: what its functions are now, and what speaks against it (empty: it is proven)."""
+    """One set: what its functions are now, and what speaks against it (empty: it is proven).
+
+    ``before``: the proof of an earlier task holds, for nothing has changed since.
+    """
 
     patch: str
     symbols: tuple[SymbolProof, ...]
     against: tuple[str, ...]
+    before: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """The shape printed with ``--json``."""
         return {
             "patch": self.patch,
             "proven": not self.against,
+            "proven_before": self.before,
             "against": list(self.against),
             "symbols": [symbol.as_dict() for symbol in self.symbols],
         }
@@ -38,12 +43,16 @@ def prove_all(
     settings: HostSettings,
     facts: HostFacts,
     sets: Sequence[PatchSet],
+    written: Collection[str],
     tell: Callable[[str], None],
 ) -> tuple[PatchProof, ...]:
-    """Prove each applied set that isn't proven yet beside what is installed now.
+    """Prove each set that was just written, and each that isn't proven yet.
 
     A proof is kept on the host for as long as neither the venv nor the sets change, so that one
     that was cut short, by Ctrl-C or a lost connection, is made up for by the next deploy.
+
+    Args:
+        written: the names of sets whose files were written now.
 
     Raises:
         PreflightFailed: the scanner can't run there.
@@ -52,7 +61,11 @@ def prove_all(
     names = [patch.name for patch in sets]
     for patch in sets:
         key = json.dumps([facts.identity, names, patch.name, patch.digest])
-        if host.call("proofs.load", state=settings.state, key=key)["proof"] is not None:
+        known = patch.name not in written and host.call(
+            "proofs.load", state=settings.state, key=key
+        )
+        if known and known["proof"] is not None:
+            proofs.append(PatchProof(patch.name, (), (), before=True))
             continue
         tell(f"proving {patch.name} in the host's own interpreter")
         proof = prove(host, settings, facts, patch)

@@ -309,6 +309,8 @@ def until_ready(
                     return verdict(Outcome.READY, "serving", generated=found["text"])
                 if "stranger" in found:
                     return verdict(Outcome.CRASHED, found["why"])
+                if found.get("final"):
+                    return verdict(Outcome.NOT_READY, f"up, but {found['why']}")
                 probe = None  # ask again below
             elif "gone" in piece.body:
                 for event in reader.finish():

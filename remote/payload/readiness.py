@@ -12,8 +12,11 @@ from . import procs
 def check(run: str, address: str, port: int, timeout_s: float) -> dict[str, Any]:
     """One look: the port's owner, /health, and a real generation of a few tokens.
 
+    A server that wants an API key gets the one it was started with, from its own command line.
+
     Returns:
-        ``{"ok": True, "text": ...}``, or ``{"ok": False, "why": ...}``.
+        ``{"ok": True, "text": ...}``, or ``{"ok": False, "why": ...}``; with ``"final": True``
+        where asking again would bring the same.
     """
     taken, holders = procs.listeners(port)
     if not taken:
@@ -25,8 +28,9 @@ def check(run: str, address: str, port: int, timeout_s: float) -> dict[str, Any]
             "why": f"port {port} is held by another process than this run's",
             "stranger": procs.describe(strangers[0]) if strangers else None,
         }
+    key = _api_key(holders)
     try:
-        status, _ = _ask(address, port, "GET", "/health", None, timeout_s)
+        status, _ = _ask(address, port, "GET", "/health", None, timeout_s, key)
         if status != 200:
             return {"ok": False, "why": f"/health answers {status}"}
         status, answer = _ask(
@@ -36,11 +40,14 @@ def check(run: str, address: str, port: int, timeout_s: float) -> dict[str, Any]
             "/generate",
             {"text": "1 2 3", "sampling_params": {"max_new_tokens": 4, "temperature": 0}},
             timeout_s,
+            key,
         )
     except (OSError, http.client.HTTPException) as error:
         return {"ok": False, "why": f"{type(error).__name__}: {error}"}
     if status != 200:
-        return {"ok": False, "why": f"/generate answers {status}", "body": answer[:500]}
+        refused = status in (401, 403)
+        why = f"/generate answers {status}{', the API key is not taken' if refused else ''}"
+        return {"ok": False, "why": why, "body": answer[:500], "final": refused}
     try:
         reply = json.loads(answer)
         tokens = int(reply["meta_info"]["completion_tokens"])
@@ -51,13 +58,33 @@ def check(run: str, address: str, port: int, timeout_s: float) -> dict[str, Any]
     return {"ok": True, "text": str(reply.get("text", "")), "tokens": tokens}
 
 
+def _api_key(pids: list[int]) -> str | None:
+    """What stands behind ``--api-key`` on the server's command line."""
+    for pid in pids:
+        words = procs.command_line(pid)
+        for word, following in zip(words, [*words[1:], ""], strict=True):
+            if word == "--api-key":
+                return following
+            if word.startswith("--api-key="):
+                return word.partition("=")[2]
+    return None
+
+
 def _ask(
-    address: str, port: int, method: str, path: str, body: dict[str, Any] | None, timeout_s: float
+    address: str,
+    port: int,
+    method: str,
+    path: str,
+    body: dict[str, Any] | None,
+    timeout_s: float,
+    key: str | None = None,
 ) -> tuple[int, str]:
     connection = http.client.HTTPConnection(address, port, timeout=timeout_s)
     try:
         payload = None if body is None else json.dumps(body)
         headers = {} if body is None else {"Content-Type": "application/json"}
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
         connection.request(method, path, payload, headers)
         response = connection.getresponse()
         return response.status, response.read(65536).decode("utf-8", "replace")

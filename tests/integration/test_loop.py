@@ -340,7 +340,8 @@ def test_probe_and_the_sets_that_are_known_to_fail(client: Client) -> None:
         for name in sets:
             applied = client.inv("patch.apply", name, "--json")
             assert applied.status == 0, applied.output
-        (proof,) = applied.json()["proofs"]
+        proof = applied.json()["proofs"][-1]
+        assert proof["patch"] == f"flashinfer/{sets[-1]}" and not proof["proven_before"]
         trace = next(
             symbol["trace"]
             for symbol in proof["symbols"]
