@@ -84,7 +84,8 @@ class SSHHost:
             self._agent.close()
             self._agent = None
         if self._opened is not None:
-            self._opened.close()
+            with contextlib.suppress(OSError), _broken_is_oserror():
+                self._opened.close()
             self._opened = None
 
     def _asked(self) -> Agent:
@@ -360,6 +361,15 @@ def _text(path: Path) -> str:
         return ""
 
 
+@contextmanager
+def _broken_is_oserror() -> Iterator[None]:
+    """Paramiko's own two ways of saying that the connection broke, as Python's."""
+    try:
+        yield
+    except (EOFError, paramiko.SSHException) as error:
+        raise ConnectionResetError(str(error) or "the connection broke") from error
+
+
 class _Channel:
     """Paramiko's channel as the agent's byte stream."""
 
@@ -368,14 +378,18 @@ class _Channel:
 
     def send(self, data: bytes) -> None:
         self._channel.settimeout(DEAD_AFTER_S)
-        self._channel.sendall(data)
+        with _broken_is_oserror():
+            self._channel.sendall(data)
 
     def receive(self, timeout_s: float) -> bytes:
         self._channel.settimeout(timeout_s)
-        return self._channel.recv(256 * 1024)
+        with _broken_is_oserror():
+            return self._channel.recv(256 * 1024)
 
     def close(self) -> None:
-        self._channel.close()
+        # On a dead connection even the goodbye fails, and nothing is left to be done about it.
+        with contextlib.suppress(OSError), _broken_is_oserror():
+            self._channel.close()
 
     def ended(self) -> tuple[int | None, bytes]:
         known = self._channel.status_event.wait(5)
