@@ -1,4 +1,4 @@
-"""What a task does, from the capabilities: deploy, wait, status, stop, roll back."""
+"""What a task does from the capabilities: deploy a profile, wait for a start, start it again."""
 
 from __future__ import annotations
 

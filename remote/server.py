@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -153,20 +153,27 @@ def answers(host: Host, settings: HostSettings, run: str, timeout_s: float = 60.
 def phase_of(host: Host, settings: HostSettings, run: str) -> Phase:
     """The phase that a run's log is in now."""
     reader = LogReader()
-    with host.stream(
+    with _log_from(host, settings, run, 0) as pieces:
+        for piece in pieces:
+            reader.feed(piece.data)
+    return reader.state.phase
+
+
+def _log_from(
+    host: Host, settings: HostSettings, run: str, start: int
+) -> AbstractContextManager[Iterator[Piece]]:
+    """A run's log from a byte offset to its present end."""
+    return host.stream(
         "log.select",
         state=settings.state,
         run=run,
-        start=0,
+        start=start,
         tail=None,
         since=None,
         ago_s=None,
         grep=None,
         whole_lines=False,
-    ) as pieces:
-        for piece in pieces:
-            reader.feed(piece.data)
-    return reader.state.phase
+    )
 
 
 def local_address(settings: HostSettings) -> str:
@@ -224,17 +231,7 @@ class Follower:
 
     def rest(self) -> Iterator[Piece]:
         """What the log has got since, without waiting for more."""
-        with self._host.stream(
-            "log.select",
-            state=self._settings.state,
-            run=self._run,
-            start=self.offset,
-            tail=None,
-            since=None,
-            ago_s=None,
-            grep=None,
-            whole_lines=False,
-        ) as pieces:
+        with _log_from(self._host, self._settings, self._run, self.offset) as pieces:
             for piece in pieces:
                 self.offset += len(piece.data)
                 yield piece

@@ -7,14 +7,13 @@ the same wheel, downloaded anew. An editable install is asked by git, against it
 from __future__ import annotations
 
 import glob
-import json
 import os
 import subprocess
 import tempfile
 import zipfile
 from typing import Any
 
-from . import files, patches
+from . import facts, files, patches
 from .refusal import Refused
 
 #: Larger files are no source that anybody edits by hand.
@@ -241,11 +240,7 @@ def _fill_in(
 
 def _source(folder: str) -> str | None:
     """The address of the wheel that was installed, where it was not an index's."""
-    try:
-        with open(os.path.join(folder, "direct_url.json"), encoding="utf-8") as file:
-            note = json.load(file)
-    except (OSError, ValueError):
-        return None
+    note = facts.direct_url(folder)
     url = str(note.get("url", ""))
     return url if "archive_info" in note and url.endswith(".whl") else None
 

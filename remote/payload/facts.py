@@ -124,12 +124,22 @@ def _version(folder: str) -> str | None:
         return None
 
 
-def _editable(folder: str) -> str | None:
+def direct_url(folder: str) -> dict[str, Any]:
+    """What pip noted of a distribution that came from no index; empty where it came from one.
+
+    Args:
+        folder: the distribution's metadata folder.
+    """
     try:
         with open(os.path.join(folder, "direct_url.json"), encoding="utf-8") as file:
-            note = json.load(file)
+            note: dict[str, Any] = json.load(file)
+            return note
     except (OSError, ValueError):
-        return None
+        return {}
+
+
+def _editable(folder: str) -> str | None:
+    note = direct_url(folder)
     url = str(note.get("url", ""))
     if note.get("dir_info", {}).get("editable") and url.startswith("file://"):
         return url[len("file://") :]
