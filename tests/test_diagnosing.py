@@ -49,7 +49,7 @@ def test_a_crash_names_kind_cause_rank_and_lines(task: Task) -> None:
     diagnosis = error.as_dict()["diagnosis"]
     assert isinstance(diagnosis, dict)
     assert (diagnosis["outcome"], diagnosis["first_rank"]) == ("crashed", "TP1")
-    assert error.hint and "mem_fraction_static" in error.hint
+    assert error.hint and "--set mem-fraction-static=" in error.hint
 
 
 def test_a_traceback_that_follows_the_fatal_line_is_waited_for(task: Task) -> None:
