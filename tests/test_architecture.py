@@ -16,8 +16,8 @@ MODULES = {
     if "shims" not in path.parts
 }
 
-#: From the bottom up: a module imports from layers below its own. The packages `core`, `payload`
-#: and `sandbox` stand for all that is in them, and are free within themselves.
+#: From the bottom up: a module imports from layers below its own. The packages `core`, `ledger`,
+#: `payload` and `sandbox` stand for all that is in them, and are free within themselves.
 LAYERS: tuple[frozenset[str], ...] = tuple(
     map(
         frozenset,
@@ -138,7 +138,7 @@ def layer(name: str) -> int:
 def within_one_package(name: str, found: str) -> bool:
     return any(
         name.startswith(f"{package}.") and (found == package or found.startswith(f"{package}."))
-        for package in ("remote.core", "remote.payload", "remote.sandbox")
+        for package in ("remote.core", "remote.ledger", "remote.payload", "remote.sandbox")
     )
 
 

@@ -225,7 +225,8 @@ def test_a_step_that_fails_leaves_the_old_file_as_it_was(
 
 def test_two_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     code = """
-import sys; from pathlib import Path; from remote.ledger import *; from remote.core.run_record import *
+import sys; from pathlib import Path
+from remote.core.run_record import Ending, RunRow; from remote.ledger import EventRow, Ledger
 ledger, me = Ledger(Path(sys.argv[1])), sys.argv[2]
 for n in range(40):
     ledger.note_start(RunRow(id=f"{me}-{n}", at=n, host="gpu", profile="p"))

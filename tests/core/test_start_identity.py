@@ -17,9 +17,8 @@ from remote.core.start_identity import (
 )
 
 RUN, OTHER = "20261129-201530-piecewise-3f2a", "20261130-080000-piecewise-9b01"
-SCRIPT = (
-    f"cd -- /root/.sglang-remote/runs/{RUN}\nexport SGLANG_REMOTE_RUN={RUN}\nexec python -m x\n"
-)
+FOLDER = f"/root/.sglang-remote/runs/{RUN}"
+SCRIPT = f"cd -- {FOLDER}\nexport SGLANG_REMOTE_RUN={RUN}\nexec python -m x\n"
 FACTS = HostFacts(
     hostname="box",
     user="root",
@@ -107,5 +106,5 @@ def test_patches_in_another_order_are_a_difference() -> None:
 
 
 def test_a_script_for_comparison_names_neither_run_nor_folder() -> None:
-    text = normal_script(SCRIPT, RUN, f"/root/.sglang-remote/runs/{RUN}")
+    text = normal_script(SCRIPT, RUN, FOLDER)
     assert text.startswith("cd -- <run folder>\n") and "SGLANG_REMOTE_RUN=<run>" in text
