@@ -137,7 +137,7 @@ def layer(name: str) -> int:
 
 def within_one_package(name: str, found: str) -> bool:
     return any(
-        name.startswith(f"{package}.") and (found == package or found.startswith(f"{package}."))
+        f"{name}.".startswith(f"{package}.") and (found == package or found.startswith(f"{package}."))
         for package in ("remote.core", "remote.ledger", "remote.payload", "remote.sandbox")
     )
 
