@@ -61,6 +61,7 @@ class RunState:
     outcome: Mapping[str, Any] | None
     log_bytes: int
     now: float
+    ended_at: float | None = None
 
     @property
     def alive(self) -> bool:
@@ -141,6 +142,7 @@ def run_state(found: Mapping[str, Any]) -> RunState:
         outcome=found["outcome"],
         log_bytes=found["log_bytes"],
         now=found["now"],
+        ended_at=found.get("ended_at"),
     )
 
 

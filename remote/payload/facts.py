@@ -15,7 +15,7 @@ import sys
 import time
 from typing import Any
 
-from . import cache, gpus, procs, runs
+from . import cache, checkout, gpus, procs, runs
 from .files import expand, sha256
 from .refusal import Refused
 
@@ -68,6 +68,7 @@ def read(
         "cuda": {
             "home": cuda_home,
             "nvcc": os.access(os.path.join(cuda_home, "bin/nvcc"), os.X_OK),
+            "version": _cuda_version(cuda_home),
         },
         "gpus": gpus.ask() if ask_gpus else {"reason": "not asked"},
         "port": port_owner(port),
@@ -98,7 +99,9 @@ def site_packages(venv: str) -> str | None:
 
 
 def distributions(site: str) -> dict[str, dict[str, Any]]:
-    """Version, metadata folder and, for an editable install, the source, by distribution."""
+    """Version, metadata folder, source where it is editable, and the commit of what came from git;
+    by distribution.
+    """
     wanted = {name.replace("-", "_").lower(): name for name in _DISTRIBUTIONS}
     found: dict[str, dict[str, Any]] = {}
     for entry in os.scandir(site):
@@ -112,8 +115,26 @@ def distributions(site: str) -> dict[str, dict[str, Any]]:
             "version": _version(entry.path) or stem.rpartition("-")[2],
             "folder": entry.path,
             "editable": _editable(entry.path),
+            "commit": _commit(entry.path),
         }
     return found
+
+
+def _commit(folder: str) -> str | None:
+    source = _editable(folder)
+    if source is not None:
+        return checkout.commit(source)
+    commit = direct_url(folder).get("vcs_info", {}).get("commit_id")
+    return None if commit is None else str(commit)
+
+
+def _cuda_version(home: str) -> str | None:
+    """As the toolkit's own file has it."""
+    try:
+        with open(os.path.join(home, "version.json"), encoding="utf-8") as file:
+            return str(json.load(file)["cuda"]["version"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _version(folder: str) -> str | None:

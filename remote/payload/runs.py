@@ -115,6 +115,14 @@ def exit_status(state: str, run: str) -> int | None:
         return None
 
 
+def _ended_at(home: str) -> float | None:
+    """When the server's shell saw it end, in seconds since the epoch."""
+    try:
+        return os.stat(os.path.join(home, "exit_status")).st_mtime
+    except OSError:
+        return None
+
+
 def look(
     state: str, run: str, living: dict[str, list[procs.Process]] | None = None
 ) -> dict[str, Any]:
@@ -132,6 +140,7 @@ def look(
         "server_pid": server.pid if server else None,
         "pids": [process.pid for process in alive],
         "exit_status": exit_status(state, run),
+        "ended_at": _ended_at(home),
         "stop_requested": stop_requested(state, run),
         "outcome": outcome(state, run),
         "log": log,

@@ -51,6 +51,23 @@ def test_an_editable_install_names_its_source(fake_venv: Venv) -> None:
     assert facts.distributions(str(fake_venv.site))["sglang"]["editable"] is None
 
 
+def test_the_commit_of_what_was_installed_from_git_is_told(fake_venv: Venv) -> None:
+    info = fake_venv.site / "sglang-0.5.9.dist-info"
+    assert facts.distributions(str(fake_venv.site))["sglang"]["commit"] is None
+    (info / "direct_url.json").write_text(
+        '{"url": "https://github.com/x/y", "vcs_info": {"vcs": "git", "commit_id": "abc123"}}'
+    )
+    assert facts.distributions(str(fake_venv.site))["sglang"]["commit"] == "abc123"
+
+
+def test_the_toolkits_version_is_told_where_it_tells_it(tmp_path: Path) -> None:
+    assert facts._cuda_version(str(tmp_path)) is None
+    (tmp_path / "version.json").write_text('{"cuda": {"name": "CUDA SDK", "version": "12.8.1"}}')
+    assert facts._cuda_version(str(tmp_path)) == "12.8.1"
+    (tmp_path / "version.json").write_text('["12.8"]')
+    assert facts._cuda_version(str(tmp_path)) is None
+
+
 def test_the_identity_changes_with_what_is_installed(fake_venv: Venv) -> None:
     folder, site = str(fake_venv.folder), str(fake_venv.site)
     before = facts.identity(folder, site)
