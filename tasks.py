@@ -347,7 +347,7 @@ def diagnose(
     from remote import inspecting
 
     if log:
-        return inspecting.diagnose_files(display, log)
+        return inspecting.diagnose_files(display, log, run)
     from remote.session import opened
 
     with opened(c.config, PROJECT, host, display) as session:
@@ -555,7 +555,6 @@ def _namespace() -> Collection:
         diagnose,
         pull,
         rollback_patch,
-        probe,
         probe,
         run,
         shell,

@@ -16,7 +16,7 @@ from typing import Any
 from remote import patch_sets, patching, profile, proving, rendering, server, venv
 from remote.clock import Clock
 from remote.config import HostSettings
-from remote.core import environment, flags
+from remote.core import environment, flags, start_identity
 from remote.core.budgets import Budgets
 from remote.core.flags import FlagPlan, ServerAddress
 from remote.core.host_facts import HostFacts, RunState
@@ -55,7 +55,7 @@ class Plan:
     """Everything a deploy is going to do, decided before anything is touched.
 
     ``unchanged`` is the running server that is already what is wanted; ``stops`` are the runs of
-    this tool that make way.
+    this tool that make way; ``note`` says why it is tried.
     """
 
     run: str
@@ -73,10 +73,16 @@ class Plan:
     stops: tuple[RunState, ...]
     unchanged: RunState | None
     warnings: tuple[str, ...]
+    note: str = ""
 
     def record(self) -> dict[str, Any]:
         """What is kept with the run, on the host and here; secrets masked."""
-        secret = Scrubber(self.settings.secrets).is_secret
+        scrubber = Scrubber(self.settings.secrets)
+        scrubber.learn_script(self.script)
+        secret = scrubber.is_secret
+        script = start_identity.script_identity(scrubber.text(self.script), self.run)
+        digests = {patch.name: patch.digest for patch in self.patches.sets}
+        found = start_identity.fingerprint(self.facts, digests)
         return {
             "profile": self.profile.name,
             "sets": [masked_setting(word, secret) for word in self.sets],
@@ -86,6 +92,10 @@ class Plan:
             "environment": masked_env(self.environment, secret),
             "patches": list(self.patches.names),
             "fingerprint": self.fingerprint,
+            "note": scrubber.text(self.note),
+            "script_identity": script,
+            "environment_fingerprint": found,
+            "start_identity": start_identity.identity(self.settings.name, script, found),
             "identity": self.facts.identity,
             "versions": {
                 name: found["version"] for name, found in sorted(self.facts.distributions.items())
@@ -302,6 +312,7 @@ def follow(
             host, settings, run, clock, timeout_s, watch, log.write, budgets
         )
         log.reached(*verdict.log_end)
+    verdict = verdict.scrubbed(local.scrubber.text)
     with suppress(ToolError):  # the host's disk may be full, and that be the very reason
         server.note(host, settings, run, verdict)
     local.write_json("verdict.json", verdict.as_dict())

@@ -12,6 +12,7 @@ from typing import NoReturn
 from remote import crash, deploy, patching, pulling, server, venv
 from remote.core.diagnosis import diagnose
 from remote.core.host_evidence import process_evidence
+from remote.core.host_facts import RunState
 from remote.core.log_lines import collapse
 from remote.core.reading import Reading, read_log
 from remote.core.verdict import Diagnosis, ProcessEvidence
@@ -23,15 +24,18 @@ from remote.session import Session
 _CHUNK_BYTES = 1024 * 1024
 #: Lines of the log that an error quotes where no cause is known.
 _QUOTED_LINES = 15
+#: Outcomes that a cause belongs to.
+_FAILED = ("crashed", "died_after_ready", "hung")
 _VAGUE = (None, "insufficient_evidence", "unclassified")
 
 
 @dataclass(frozen=True)
 class Findings:
-    """A cause, and the log it was found in."""
+    """A cause, the log it was found in, and what the processes showed."""
 
     diagnosis: Diagnosis
     reading: Reading
+    process: ProcessEvidence
 
 
 def read_file(path: Path) -> Reading:
@@ -62,7 +66,7 @@ def explain(
         process = process_evidence(found, logged, hung=hung)
     except ToolError as error:  # the log alone must do
         session.display.warn(f"what the host knows is not in this verdict: {error.message}")
-    return Findings(diagnose(reading, process), reading)
+    return Findings(diagnose(reading, process), reading, process)
 
 
 def learn_secrets(session: Session, run: str) -> None:
@@ -97,11 +101,12 @@ def conclude(
     """
     display = session.display
     findings = explain(session, run, verdict.roster, hung=verdict.outcome is Outcome.HUNG)
-    verdict = _corrected(verdict, findings.diagnosis)
+    verdict = _corrected(verdict, findings.diagnosis).scrubbed(session.scrubber.text)
     hung = verdict.outcome is Outcome.HUNG
     error = failure(session, run, verdict_line(verdict), findings, verdict)
     display.error(error)
-    _note(session, run, verdict, findings.diagnosis)
+    session.record.failed(run, verdict, findings.diagnosis)
+    _note(session, run, verdict, findings)
     if bundle:
         with display.working("bringing the evidence"):
             take_evidence(session, run, findings)
@@ -168,11 +173,33 @@ def _patches(session: Session) -> str:
     return json.dumps(told, indent=1) + "\n"
 
 
-def _note(session: Session, run: str, verdict: Verdict, diagnosis: Diagnosis) -> None:
+def _note(session: Session, run: str, verdict: Verdict, findings: Findings) -> None:
     """The diagnosis beside the verdict, here and on the host; a full disk there is no obstacle."""
+    diagnosis = findings.diagnosis
     session.local(run).write_json("diagnosis.json", diagnosis.as_dict())
     with suppress(ToolError):
-        server.note(session.host, session.host_settings, run, verdict, diagnosis)
+        server.note(session.host, session.host_settings, run, verdict, diagnosis, findings.process)
+
+
+def reexamine(session: Session, found: RunState) -> Findings:
+    """A run's cause found anew, from the log's copy here; what changed is written down."""
+    findings = explain(session, found.run, hung=found.state == "hung")
+    diagnosis = findings.diagnosis
+    told = (found.outcome or {}).get("kind")
+    # A look must not turn a server that serves into one that does not.
+    over = found.state not in ("ready", "starting", "stopped")
+    if over and diagnosis.outcome.value in _FAILED and told != diagnosis.kind:
+        session.local(found.run).write_json("diagnosis.json", diagnosis.as_dict())
+        with suppress(ToolError):
+            server.note_cause(session.host, session.host_settings, found, diagnosis)
+    return findings
+
+
+def gone(session: Session, found: RunState) -> ToolError:
+    """The error for a run that is over, or about to be, where one that serves was wanted."""
+    pull(session, found.run)
+    what = "is dying: a part of it is gone" if found.state == "dying" else "has crashed"
+    return failure(session, found.run, what, reexamine(session, found))
 
 
 def failure(

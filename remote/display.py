@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 from rich.console import Console
@@ -41,10 +42,13 @@ class Display:
 
     Args:
         as_json: data to standard output as JSON, prose to standard error.
+
+    ``scrub`` takes secrets out of all that is printed; a session gives it what it knows.
     """
 
     def __init__(self, as_json: bool = False) -> None:
         self.as_json = as_json
+        self.scrub: Callable[[str], str] = str
         self._prose = Console(stderr=as_json, highlight=False, soft_wrap=True)
         if not self._prose.is_terminal:
             self._prose.width = _WIDTH_OFF_TERMINAL
@@ -52,17 +56,21 @@ class Display:
         self._task: TaskID | None = None
         self._reported: ToolError | None = None
 
+    def _shown(self, text: str) -> str:
+        """Text as it may stand on a terminal: no secrets, no control characters, no markup."""
+        return escape(printable_lines(self.scrub(text)))
+
     def say(self, text: str) -> None:
-        self._prose.print(escape(printable_lines(text)))
+        self._prose.print(self._shown(text))
 
     def warn(self, text: str) -> None:
         """A warning: to standard error, where standard output may be read by a program."""
         # On a terminal through the same console, whose moving line it must not tear.
         console = self._prose if self._prose.is_terminal else _errors()
-        console.print(f"[yellow]warning:[/] {escape(printable_lines(text))}")
+        console.print(f"[yellow]warning:[/] {self._shown(text)}")
 
     def good(self, text: str) -> None:
-        self._prose.print(f"[green]{escape(printable_lines(text))}[/]")
+        self._prose.print(f"[green]{self._shown(text)}[/]")
 
     def line(self, text: str, at_once: bool = False) -> None:
         """A line of data, as it is, to standard output; ``at_once`` also into a pipe."""
@@ -73,7 +81,7 @@ class Display:
     def json(self, value: Mapping[str, Any] | Sequence[Any]) -> None:
         """The task's data, where ``--json`` asked for it."""
         if self.as_json:
-            sys.stdout.write(json.dumps(value, indent=1, default=str) + "\n")
+            sys.stdout.write(json.dumps(_scrubbed(value, self.scrub), indent=1) + "\n")
 
     def script(self, text: str) -> None:
         self._prose.print(Syntax(printable_lines(text), "bash", background_color="default"))
@@ -86,13 +94,13 @@ class Display:
         for column in columns:
             table.add_column(column, overflow="fold")
         for row in rows:
-            table.add_row(*(escape(printable("" if cell is None else str(cell))) for cell in row))
+            table.add_row(*(self._shown("" if cell is None else str(cell)) for cell in row))
         self._prose.print(table)
 
     def tell(self, text: str) -> None:
         """What is being done right now: a moving line on a terminal, otherwise a line."""
         if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, description=escape(printable(text)))
+            self._progress.update(self._task, description=self._shown(text))
         elif not self._prose.is_terminal:
             self.say(text)
 
@@ -125,7 +133,7 @@ class Display:
         if self._progress is not None and self._task is not None:
             self._progress.update(
                 self._task,
-                description=escape(printable(text)),
+                description=self._shown(text),
                 completed=done,
                 total=total or None,
                 count=f"{done}/{total}" if total else "",
@@ -156,13 +164,11 @@ class Display:
             self.json({"error": error.as_dict()})
         where = f" on {error.host}" if error.host else ""
         console = _errors()
-        console.print(
-            f"[bold red]error{escape(where)}:[/] {escape(printable_lines(error.message))}"
-        )
+        console.print(f"[bold red]error{escape(where)}:[/] {self._shown(error.message)}")
         for line in error.evidence:
-            console.print(f"  {escape(printable(line))}")
+            console.print(f"  {self._shown(line)}")
         if error.hint:
-            console.print(f"[bold]hint:[/] {escape(printable_lines(error.hint))}")
+            console.print(f"[bold]hint:[/] {self._shown(error.hint)}")
 
 
 class StartWatch:
@@ -264,9 +270,25 @@ def verdict_line(verdict: Verdict) -> str:
     return f"{words} after {verdict.elapsed_s:.1f} s: {verdict.reason}"
 
 
+def _scrubbed(value: Any, scrub: Callable[[str], str]) -> Any:
+    """Data with every text in it scrubbed; what JSON has no word for becomes text."""
+    if isinstance(value, Mapping):
+        return {str(key): _scrubbed(each, scrub) for key, each in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_scrubbed(each, scrub) for each in value]
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    return scrub(str(value))
+
+
 def printable_lines(text: str) -> str:
     """Text of several lines with each made safe to print."""
     return "\n".join(printable(line) for line in text.split("\n"))
+
+
+def moment(at: float) -> str:
+    """A moment in seconds since the epoch, in this machine's time: ``2026-11-29 20:15``."""
+    return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M")
 
 
 def duration(seconds: float | None) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from remote import diagnosing
 from remote.core.reading import Reading, read_log
 from remote.core.several_logs import diagnose_together
-from remote.core.verdict import Diagnosis
+from remote.core.verdict import Diagnosis, Outcome
 from remote.display import Display
 from remote.errors import ConfigError
 from remote.experiment import pick_run
@@ -24,18 +24,21 @@ def diagnose(session: Session, run: str | None) -> dict[str, Any]:
     found = pick_run(session, run)
     with session.display.working(f"reading the log of {found.run}"):
         diagnosing.pull(session, found.run)
-        hung = found.state == "hung"
-        diagnosis = diagnosing.explain(session, found.run, hung=hung).diagnosis
+        diagnosis = diagnosing.reexamine(session, found).diagnosis
     session.display.say(f"run {found.run}: {found.state}")
     return _shown(session.display, diagnosis)
 
 
-def diagnose_files(display: Display, files: Sequence[str]) -> dict[str, Any]:
+def diagnose_files(display: Display, files: Sequence[str], run: str = "") -> dict[str, Any]:
     """Logs from anywhere, one a rank or node; ``-`` is standard input.
 
     Raises:
-        ConfigError: a file can't be read, or is named twice.
+        ConfigError: a file can't be read, or is named twice; or a run is named beside them.
     """
+    if run:
+        raise ConfigError("--run and --log exclude each other", hint="one diagnosis, one source")
+    if not all(files):
+        raise ConfigError("--log wants a file, or - for standard input")
     if len(set(files)) < len(files):
         raise ConfigError("the same log is named twice")
     readings = {name: _read(name) for name in files}
@@ -57,7 +60,9 @@ def _read(name: str) -> Reading:
 def _shown(display: Display, diagnosis: Diagnosis) -> dict[str, Any]:
     """Print a diagnosis for a person; as data for ``--json``."""
     outcome = diagnosis.outcome.value.replace("_", " ")
-    if diagnosis.kind is None:
+    if diagnosis.outcome is Outcome.UNKNOWN and diagnosis.kind is None:
+        display.warn("this is no server's log")
+    elif diagnosis.kind is None:
         phase = f", in phase {diagnosis.phase.value}" if diagnosis.phase else ""
         display.good(f"{outcome}{phase}: nothing failed in what was read")
     else:
@@ -80,7 +85,7 @@ def pull(session: Session, run: str | None) -> dict[str, Any]:
     found = pick_run(session, run)
     with display.working(f"pulling run {found.run}"):
         fresh = diagnosing.pull(session, found.run)
-        findings = diagnosing.explain(session, found.run, hung=found.state == "hung")
+        findings = diagnosing.reexamine(session, found)
         archive = diagnosing.take_evidence(session, found.run, findings)
     local = session.local(found.run)
     display.good(f"{fresh} new bytes of the log; all of it in {local.folder}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -23,7 +23,7 @@ from remote.core.log_events import (
 )
 from remote.core.phases import Phase
 from remote.core.server_log import LogReader
-from remote.core.verdict import Diagnosis
+from remote.core.verdict import Diagnosis, ProcessEvidence
 from remote.errors import SSHError, ToolError
 from remote.host import Host, Piece
 from remote.redial import Redial
@@ -78,6 +78,11 @@ class Verdict:
     durations: Mapping[Phase, float] = field(default_factory=dict)
     log_end: tuple[int, int] = (0, 0)
 
+    def scrubbed(self, scrub: Callable[[str], str]) -> Verdict:
+        """The same without the secrets that a line of the log may hold."""
+        line = None if self.line is None else scrub(self.line)
+        return replace(self, reason=scrub(self.reason), line=line)
+
     def as_dict(self) -> dict[str, Any]:
         return {
             "outcome": self.outcome.value,
@@ -130,12 +135,31 @@ def note(
     run: str,
     verdict: Verdict,
     diagnosis: Diagnosis | None = None,
+    process: ProcessEvidence | None = None,
 ) -> None:
-    """Write the verdict down beside the run, on the host, with its cause where that is known."""
-    said = {key: verdict.as_dict()[key] for key in ("outcome", "reason", "line")}
+    """Write the verdict down beside the run, on the host.
+
+    Kept with it: the ranks that were seen, so that one that dies later is missed; the cause, where
+    that is known; and what the processes showed, for once they are gone nobody can ask again.
+    """
+    said: dict[str, Any] = {key: verdict.as_dict()[key] for key in ("outcome", "reason", "line")}
+    said["ranks"] = dict(verdict.roster)
     if diagnosis is not None:
         said |= {"kind": diagnosis.kind, "cause": diagnosis.cause}
+    if process is not None:
+        said["evidence"] = process.as_dict()
     host.call("runs.note_outcome", state=settings.state, run=run, note=said)
+
+
+def note_cause(host: Host, settings: HostSettings, run: RunState, diagnosis: Diagnosis) -> None:
+    """Write down what a later look found, beside what the last wait did."""
+    said = {
+        **(run.outcome or {"reason": "found when it was diagnosed", "line": None}),
+        "outcome": diagnosis.outcome.value,
+        "kind": diagnosis.kind,
+        "cause": diagnosis.cause,
+    }
+    host.call("runs.note_outcome", state=settings.state, run=run.run, note=said)
 
 
 def answers(host: Host, settings: HostSettings, run: str, timeout_s: float = 60.0) -> str | None:
@@ -303,6 +327,7 @@ def until_ready(
             elif "probe" in piece.body:
                 found = piece.body["probe"]
                 if found["ok"]:
+                    heart.roster.update(found["ranks"])
                     return verdict(Outcome.READY, "serving", generated=found["text"])
                 if "stranger" in found:
                     return verdict(Outcome.CRASHED, found["why"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from remote import config
@@ -14,6 +15,7 @@ from remote.core.scrubbing import Scrubber
 from remote.display import Display
 from remote.errors import ConfigError
 from remote.host import Host
+from remote.recording import Recorder
 from remote.sandbox.control import Sandbox
 from remote.sandbox.setup import Progress
 from remote.ssh import SSHHost
@@ -39,6 +41,12 @@ class Session:
     def local(self, run: str) -> LocalRun:
         """The run's folder here."""
         return LocalRun(self.settings.runs, run, self.scrubber)
+
+    @cached_property
+    def record(self) -> Recorder:
+        """Where the task writes down what it does."""
+        name = self.host_settings.name
+        return Recorder(self.settings.runs, name, self.display, self.scrubber, self.clock)
 
 
 @contextmanager
@@ -68,6 +76,7 @@ def opened(
     connection = SSHHost(chosen, settings.ssh)
     try:
         scrubber = Scrubber(settings.secrets)
+        display.scrub = scrubber.text
         yield Session(settings, chosen, connection, SystemClock(), display, scrubber)
     finally:
         connection.close()

@@ -40,6 +40,8 @@ def watch(
     """
     host, settings, display = session.host, session.host_settings, session.display
     found = pick_run(session, run)
+    if found.state in ("crashed", "dying"):
+        raise diagnosing.gone(session, found)
     if found.state not in ("ready", "hung"):  # what hung may have been let go on
         raise ToolError(
             f"run {found.run} is not serving: {found.state}",

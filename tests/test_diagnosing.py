@@ -12,7 +12,7 @@ import pytest
 from hosts import LocalHost, Venv, eventually
 from sessions import Task
 
-from remote import diagnosing, experiment, inspecting, server
+from remote import diagnosing, experiment, inspecting, server, watching
 from remote.display import Display
 from remote.errors import ConfigError, ConnectionLost, ServerCrashed, ServerHung, ToolError
 
@@ -178,6 +178,33 @@ def test_a_log_that_is_not_there_is_said(tmp_path: Path) -> None:
         inspecting.diagnose_files(Display(), [str(tmp_path / "none.log")])
     with pytest.raises(ConfigError, match="twice"):
         inspecting.diagnose_files(Display(), ["a", "a"])
+    with pytest.raises(ConfigError, match="exclude"):
+        inspecting.diagnose_files(Display(), ["a"], "20261129-120000-test-0dbe")
+    with pytest.raises(ConfigError, match="standard input"):
+        inspecting.diagnose_files(Display(), [""])
+
+
+def test_a_cause_stays_known_when_the_processes_are_gone(task: Task) -> None:
+    run = task.start(f"{TWO}{WORKS}time.sleep(1.5); b.kill(); wait()")
+    first = failure_of(task, run).as_dict()["diagnosis"]
+    assert not server.look(task.host, task.host.settings, run).alive
+    again = inspecting.diagnose(task.session, run)
+    assert (
+        again == first and again["kind"] == "process_killed" and again["ranks"]["TP1"] == "failed"
+    )
+
+
+def test_a_rank_that_dies_while_serving_is_missed_at_once(task: Task) -> None:
+    run = task.start(
+        f"{TWO}{WORKS}serve(); ready(); time.sleep(2); b.kill(); wait()",
+    )
+    assert experiment.wait(task.session, run, 60.0)["verdict"]["outcome"] == "ready"
+    eventually(lambda: server.look(task.host, task.host.settings, run).state == "dying")
+    told = inspecting.diagnose(task.session, run)
+    assert (told["outcome"], told["kind"]) == ("died_after_ready", "process_killed")
+    assert "TP1" in told["cause"]
+    with pytest.raises(ServerCrashed, match="has crashed"):
+        watching.watch(task.session, run, 5.0)
 
 
 def test_described_says_nothing_of_a_healthy_server(task: Task) -> None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from remote.core.consequences import ends_its_process
 from remote.core.failure_sites import culprit, stuck_in
-from remote.core.log_lines import LogLine
+from remote.core.log_lines import LogLine, own_words
 from remote.core.matching import Case, Match, make_case, match, matches, quote
 from remote.core.nearest import nearest
 from remote.core.phases import Phase
@@ -76,6 +76,8 @@ def diagnose(reading: Reading, process: ProcessEvidence | None = None) -> Diagno
     """The verdict over a log, with what the host knows about its process."""
     process = process or ProcessEvidence()
     state = reading.state
+    if process.alive is None and not reading.of_a_server:
+        return _no_log(reading)
     ready = state.ready.line if state.ready else 0
     stop = state.stop_requested.line if state.stop_requested else None
     failures = [
@@ -98,6 +100,18 @@ def diagnose(reading: Reading, process: ProcessEvidence | None = None) -> Diagno
     if stopping:
         return Diagnosis(Outcome.NOT_READY, phase=state.phase)
     return _unfinished(case, process, failures)
+
+
+def _no_log(reading: Reading) -> Diagnosis:
+    """Nothing that a server printed: prose, another program's file, or nothing at all."""
+    what = "None of it was printed by a server." if reading.lines else "There is nothing in it."
+    return Diagnosis(Outcome.UNKNOWN, cause=what, advice=(_WHERE_LOGS_ARE,))
+
+
+_WHERE_LOGS_ARE = (
+    "a run's log is `server.log` in its folder: `inv pull` brings it, `inv diagnose --run ID` reads"
+    " it"
+)
 
 
 def _failed(
@@ -145,12 +159,19 @@ def _up(case: Case, process: ProcessEvidence, stopping: bool) -> Diagnosis:
         return told
     by_lines = replace(case, origin=None, places="", phase=Phase.SERVING)
     for found in matches(by_lines):
-        if found.rule in _BELIEVED_AFTER_READY:
+        if found.rule in _BELIEVED_AFTER_READY and _printed(case, found):
             outcome = _OUTCOME_OF_KIND.get(found.rule.kind, Outcome.DIED_AFTER_READY)
             return _diagnosis(by_lines, outcome, found, [], [])
     if process.alive is False:
         return _unexplained(by_lines, Outcome.DIED_AFTER_READY, process, [])
     return _silence(by_lines, process) if process.hung else healthy
+
+
+def _printed(case: Case, found: Match) -> bool:
+    """Whether a program printed the line that decides: a server's log may hold users' words too."""
+    numbered = {case.reading.number(line.number): line for line in case.lines}
+    line = numbered.get(found.quote.line)
+    return line is None or own_words(line)
 
 
 def _unfinished(case: Case, process: ProcessEvidence, failures: list[FoldedTraceback]) -> Diagnosis:
@@ -167,6 +188,9 @@ def _unfinished(case: Case, process: ProcessEvidence, failures: list[FoldedTrace
     state = case.reading.state
     if process.hung or (state.ranks and _fell_silent(case.reading)):
         return _silence(case, process)
+    bare = _bare_exception(case) if process.alive is None else None
+    if bare is not None:
+        return _diagnosis(case, Outcome.CRASHED, bare, failures, [])
     slow = match(case, kernels.SLOW) if case.reading.excerpt else None
     if slow is not None:
         return _diagnosis(case, Outcome.NOT_READY, slow, [], [])
@@ -179,6 +203,19 @@ def _unfinished(case: Case, process: ProcessEvidence, failures: list[FoldedTrace
             "if nothing follows: `inv wait` tells a slow start from a hung one",
         ),
     )
+
+
+def _bare_exception(case: Case) -> Match | None:
+    """A log that ends in an exception whose traceback somebody left out."""
+    last = case.reading.last_line
+    if last is None or last.number == case.reading.cut_line or not _EXCEPTION.match(last.text):
+        return None
+    sign = Sign("", confidence=Confidence.LOW)
+    at = quote(case.reading, last.number, last.text)
+    return Match(UNCLASSIFIED, sign, {"what": last.text}, at, last.rank)
+
+
+_EXCEPTION = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception)\b: \S")
 
 
 def _swallowed_import(case: Case, unknown: Match) -> Match:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from remote.core.verdict import ONLY_RANK, ProcessEvidence
@@ -20,6 +21,8 @@ _TELLING = re.compile(
     re.IGNORECASE,
 )
 _MAX_LINES = 20
+#: Verdicts after which the processes are, or were, ended.
+_OVER = ("crashed", "died_after_ready")
 
 
 def process_evidence(
@@ -31,7 +34,14 @@ def process_evidence(
         found: the answer of `evidence.look`.
         logged: the ranks that the log names; those that should live and don't are dead.
         hung: a wait saw no sign of work for longer than the phase may take.
+
+    Returns:
+        What the processes showed when the run failed, where that was written down and they are
+        gone; else what they show now.
     """
+    kept = found["noted"].get("evidence")
+    if kept and not found["alive"] and found["noted"]["outcome"] in _OVER:
+        return replace(ProcessEvidence.from_dict(kept), alive=False)
     status = found["exit_status"]
     lines = tuple(line for line in found["kernel"]["lines"] if _TELLING.search(line))
     return ProcessEvidence(

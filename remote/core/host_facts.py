@@ -73,6 +73,15 @@ class RunState:
         return self.now - float(self.record["started_at"]) if self.alive else None
 
     @property
+    def missing_ranks(self) -> tuple[str, ...]:
+        """Ranks that a wait saw and that are gone while the server's main process goes on."""
+        seen: Mapping[str, int] = (self.outcome or {}).get("ranks") or {}
+        living = set(self.pids)
+        if self.server_pid is None:
+            return ()
+        return tuple(name for name, pid in seen.items() if pid not in living)
+
+    @property
     def state(self) -> str:
         """One word: ready, starting, hung, dying, stopped, crashed, rebooted or ended.
 
@@ -82,6 +91,8 @@ class RunState:
         seen = str(self.outcome["outcome"]) if self.outcome else ""
         if seen in ("crashed", "died_after_ready"):
             return "crashed"
+        if self.missing_ranks:
+            return "dying"
         if self.server_pid is not None:
             return seen if seen in ("ready", "hung") else "starting"
         if self.alive:

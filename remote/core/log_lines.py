@@ -160,6 +160,24 @@ def parse_line(number: int, raw: bytes) -> LogLine:
     return LogLine(number, text, rank, stamp or outer, source, bool(stamp))
 
 
+#: How a program's own words begin: an exception, a refused command, a level, the kernel, NCCL.
+_OWN_WORDS = re.compile(
+    r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Warning)\b(?::|$)|[\w. -]{1,60}: error: |usage: "
+    r"|(?:ERROR|FATAL|FAILED|CRITICAL|WARNING|INFO):? |Fatal Python error: |terminate called "
+    r"|(?:Killed|Aborted|Segmentation fault)(?: \(core dumped\))?$|\S+:\d+:\d+ \[\d+\] NCCL "
+    r"|\[ *\d+\.\d{3,}\] |\[\w{3} \w{3} +\d+ [\d:]+ \d{4}\] |\w{3} +\d+ [\d:]{8} \S+ kernel: "
+    r"|\[Errno \d+\] |Out of memory: |oom-kill:|NVRM: |\w+ fatal *: "
+    r"|(?:ninja|srun|slurmstepd|(?:/\w+)*/?(?:ba)?sh): "
+)
+
+
+def own_words(line: LogLine) -> bool:
+    """Whether a program printed the line, rather than somebody wrote about one that did."""
+    return bool(
+        line.headed or line.stamp or line.source or line.rank or _OWN_WORDS.match(line.text)
+    )
+
+
 def printable(text: str) -> str:
     """The text as it is safe to show: terminal escapes removed, control characters made visible.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from remote.core.log_events import Event, StartState
-from remote.core.log_lines import LogLine, parse_line
+from remote.core.log_lines import LogLine, own_words, parse_line
 from remote.core.phases import Phase
 from remote.core.server_log import LogReader
 from remote.core.stacks import Stack, StackCollector
@@ -51,6 +51,25 @@ class Reading:
         sizes = dict(_SIZES.findall(self.state.server_args or ""))
         told = int(sizes.get("tp_size", 1)) * int(sizes.get("pp_size", 1))
         return max(told, len(self.last_of_rank), 1)
+
+    @property
+    def of_a_server(self) -> bool:
+        """Whether anything in it is a server's own word; prose about one, and noise, are none."""
+        state = self.state
+        return bool(
+            state.server_args
+            or state.ranks
+            or state.opened
+            or state.fatal
+            or self.tracebacks
+            or self.stacks
+            or any(map(own_words, self.lines))
+        )
+
+    @property
+    def last_line(self) -> LogLine | None:
+        """The last that says something, outside tracebacks and stacks."""
+        return self.lines[-1] if self.lines else None
 
     @property
     def excerpt(self) -> bool:

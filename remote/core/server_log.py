@@ -25,7 +25,7 @@ from remote.core.log_events import (
     StopRequested,
     TracebackSeen,
 )
-from remote.core.log_lines import LogLine, SegmentSplitter, parse_line
+from remote.core.log_lines import LogLine, SegmentSplitter, own_words, parse_line
 from remote.core.phases import Bar, Milestone, Phase, bar, figures, milestone
 from remote.core.rank_phases import RankPhases
 
@@ -38,7 +38,7 @@ _PROCESS_DIED = re.compile(
     r"|Child process unexpectedly failed with an exit code (?P<child_code>\d+)"
     r"|Rank \d+ scheduler (?:is dead|died)(?: \(exit code: (?P<rank_code>-?\d+)\))?)"
 )
-_HIT = re.compile(r"(?:Scheduler|\w*Manager|\w*Controller) hit an exception")
+_HIT = re.compile(r"(?:Scheduler|\w*Manager|\w*Controller|\w*Client) hit an exception:")
 _CHILD_FAILED = ("Received sigquit from a child", "SIGQUIT received")
 _DISABLED = re.compile(r"Disable (?:piecewise|prefill) CUDA graph because (?P<why>.*)")
 _BACKEND = re.compile(r"\bbackend=(?P<name>\w+)")
@@ -221,7 +221,7 @@ class LogReader:
             self._state = replace(self._state, server_args=line.text)
 
     def _death(self, line: LogLine) -> None:
-        verdict = _fatal(line.text)
+        verdict = _fatal(line)
         if verdict is None or self._state.stop_requested is not None:
             return
         reason, exit_code = verdict
@@ -235,8 +235,9 @@ class LogReader:
             self._state = replace(self._state, figures={**self._state.figures, **said})
 
 
-def _fatal(text: str) -> tuple[FatalReason, int | None] | None:
+def _fatal(line: LogLine) -> tuple[FatalReason, int | None] | None:
     """Why the server cannot serve after this line, and an exit code where one is named."""
+    text = line.text
     if _HIT.match(text):
         return FatalReason.SCHEDULER_EXCEPTION, None
     if text.startswith(_CHILD_FAILED):
@@ -249,7 +250,8 @@ def _fatal(text: str) -> tuple[FatalReason, int | None] | None:
         code = died["code"] or died["rank_code"]
         return FatalReason.PROCESS_DIED, int(code) if code else None
     # PyTorch warns of one address family and goes on with the other.
-    if any(words in text for words in _PORT_TAKEN) and "[c10d]" not in text:
+    taken = any(words in text for words in _PORT_TAKEN) and "[c10d]" not in text
+    if taken and own_words(line):
         return FatalReason.PORT_IN_USE, None
     return None
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
+from typing import Any
 
 from remote.core.phases import Phase
 from remote.core.rules import Confidence
@@ -48,6 +49,20 @@ class ProcessEvidence:
     kernel_lines: tuple[str, ...] = ()
     gpus: int | None = None  #: that the server can see
     full_disks: tuple[str, ...] = ()  #: mount points without room that the server writes to
+
+    def as_dict(self) -> dict[str, Any]:
+        """What is kept beside a verdict: once the processes are gone nobody can ask again."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @classmethod
+    def from_dict(cls, kept: Mapping[str, Any]) -> ProcessEvidence:
+        """From `as_dict`, through JSON; a field that an older version did not keep is unknown."""
+        known: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in kept.items()
+            if name in {field.name for field in fields(cls)}
+        }
+        return cls(**known)
 
 
 @dataclass(frozen=True)
@@ -100,7 +115,6 @@ class Diagnosis:
             "raised_in": self.raised_in,
             "first_rank": self.first_rank,
             "ranks": {rank: role.value for rank, role in self.ranks.items()},
-            "spread": self.spread,
             "evidence": [quote.as_dict() for quote in self.evidence],
             "advice": list(self.advice),
             "alternatives": [

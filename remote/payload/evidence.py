@@ -23,9 +23,12 @@ def look(state: str, run: str, known: dict[str, int]) -> dict[str, Any]:
     Asks nothing that may take long: a verdict waits for it.
 
     Args:
-        known: ranks seen before, with their pids; those that are gone are told as dead.
+        known: ranks seen before, with their pids, beside those that the last wait wrote down;
+            those that are gone are told as dead.
     """
     started = runs.record(state, run)
+    noted = runs.outcome(state, run) or {}
+    known = {**(noted.get("ranks") or {}), **known}
     alive = procs.members(run)
     server = runs.server_process(state, run)
     roster = ranks.roster(alive, server.pid if server else None)
@@ -35,6 +38,7 @@ def look(state: str, run: str, known: dict[str, int]) -> dict[str, Any]:
         "stop_requested": runs.stop_requested(state, run),
         "ranks": {name: {"pid": p.pid, "state": p.state} for name, p in roster.items()},
         "dead": _dead(alive, known),
+        "noted": noted,
         "builders": ranks.builders(alive),
         "kernel": {
             **kernel.messages(float(started["started_at"])),

@@ -6,7 +6,7 @@ import http.client
 import json
 from typing import Any
 
-from . import procs
+from . import procs, ranks
 
 
 def check(run: str, address: str, port: int, timeout_s: float) -> dict[str, Any]:
@@ -15,7 +15,7 @@ def check(run: str, address: str, port: int, timeout_s: float) -> dict[str, Any]
     A server that wants an API key gets the one it was started with, from its own command line.
 
     Returns:
-        ``{"ok": True, "text": ...}``, or ``{"ok": False, "why": ...}``; with ``"final": True``
+        ``{"ok": True, "text": ..., "ranks": {name: pid}}``, or ``{"ok": False, "why": ...}``; with ``"final": True``
         where asking again would bring the same.
     """
     taken, holders = procs.listeners(port)
@@ -28,12 +28,12 @@ def check(run: str, address: str, port: int, timeout_s: float) -> dict[str, Any]
             "why": f"port {port} is held by another process than this run's",
             "stranger": procs.describe(strangers[0]) if strangers else None,
         }
-    key = _api_key(holders)
+    key = api_key(holders)
     try:
-        status, _ = _ask(address, port, "GET", "/health", None, timeout_s, key)
+        status, _ = ask(address, port, "GET", "/health", None, timeout_s, key)
         if status != 200:
             return {"ok": False, "why": f"/health answers {status}"}
-        status, answer = _ask(
+        status, answer = ask(
             address,
             port,
             "POST",
@@ -55,10 +55,16 @@ def check(run: str, address: str, port: int, timeout_s: float) -> dict[str, Any]
         return {"ok": False, "why": "/generate answers no generation", "body": answer[:500]}
     if tokens < 1:
         return {"ok": False, "why": "/generate made no token", "body": answer[:500]}
-    return {"ok": True, "text": str(reply.get("text", "")), "tokens": tokens}
+    named = ranks.roster(procs.members(run), holders[0])
+    return {
+        "ok": True,
+        "text": str(reply.get("text", "")),
+        "tokens": tokens,
+        "ranks": {name: process.pid for name, process in named.items()},
+    }
 
 
-def _api_key(pids: list[int]) -> str | None:
+def api_key(pids: list[int]) -> str | None:
     """What stands behind ``--api-key`` on the server's command line."""
     for pid in pids:
         words = procs.command_line(pid)
@@ -70,7 +76,7 @@ def _api_key(pids: list[int]) -> str | None:
     return None
 
 
-def _ask(
+def ask(
     address: str,
     port: int,
     method: str,
@@ -78,7 +84,13 @@ def _ask(
     body: dict[str, Any] | None,
     timeout_s: float,
     key: str | None = None,
+    most_bytes: int = 65536,
 ) -> tuple[int, str]:
+    """One request to the server: the status, and the answer as far as it may be read.
+
+    Raises:
+        OSError, http.client.HTTPException: it was not answered.
+    """
     connection = http.client.HTTPConnection(address, port, timeout=timeout_s)
     try:
         payload = None if body is None else json.dumps(body)
@@ -87,6 +99,6 @@ def _ask(
             headers["Authorization"] = f"Bearer {key}"
         connection.request(method, path, payload, headers)
         response = connection.getresponse()
-        return response.status, response.read(65536).decode("utf-8", "replace")
+        return response.status, response.read(most_bytes).decode("utf-8", "replace")
     finally:
         connection.close()

@@ -99,7 +99,6 @@ def test_json_keys_are_stable() -> None:
         "raised_in",
         "first_rank",
         "ranks",
-        "spread",
         "evidence",
         "advice",
         "alternatives",
@@ -427,3 +426,28 @@ def test_a_kill_while_ranks_connect_is_a_hang_only_where_nobody_asked_the_host()
     found = verdict(log, asked)
     assert (found.kind, found.first_rank) == ("process_killed", "scheduler")
     assert verdict(log, ProcessEvidence(alive=True, kernel_oom=True)).kind == "host_oom_kill"
+
+
+PROSE = """# Notes
+When the port is taken the log says [Errno 98] address already in use, and nothing serves.
+I saw "CUDA out of memory" and "Scheduler hit an exception" on Tuesday.
+"""
+
+
+@pytest.mark.parametrize("text", ["", "hello world\n", PROSE, "\x00\x01\x7fELF" * 99])
+def test_what_no_server_printed_has_no_cause(text: str) -> None:
+    found = diagnose(read_log([text.encode()]))
+    assert (found.outcome, found.kind, found.phase) == (Outcome.UNKNOWN, None, None)
+    assert found.cause and "inv pull" in found.advice[0]
+
+
+def test_users_words_in_a_serving_log_are_no_cause() -> None:
+    healthy = real("real/piecewise")
+    words = b"they ask: what is a CUDA error: device-side assert triggered?\n"
+    assert diagnose(read_log([healthy, words])).kind is None
+
+
+def test_an_exception_without_its_traceback_is_quoted() -> None:
+    found = diagnose(read_log([b"server_args=ServerArgs(tp_size=1)\nException: foo\n"]))
+    assert (found.outcome, found.kind) == (Outcome.CRASHED, "unclassified")
+    assert found.evidence[0].line == 2 and "foo" in found.cause
