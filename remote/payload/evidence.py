@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from typing import Any
 
@@ -46,7 +47,7 @@ def look(state: str, run: str, known: dict[str, int]) -> dict[str, Any]:
             "oom_kills_before": started.get("oom_kills", {}),
         },
         "disks": disks(writes_to(state, run, server.pid if server else None)),
-        "gpus": _gpus(),
+        "gpus": _gpus(state, run),
     }
 
 
@@ -105,9 +106,17 @@ def _ask_disks(paths: list[str], found: dict[str, dict[str, Any]]) -> None:
         }
 
 
-def _gpus() -> int | None:
-    """How many GPUs the driver has, without asking them; None where there is no driver."""
+def _gpus(state: str, run: str) -> int | None:
+    """How many GPUs the server may use, without asking them; None where there is no driver."""
     try:
-        return len(os.listdir("/proc/driver/nvidia/gpus"))
+        there = len(os.listdir(_GPU_FOLDER))
     except OSError:
         return None
+    set_to = _VISIBLE.findall(runs.script(state, run)["script"])
+    named = [name for name in set_to[-1].strip("'\"").split(",") if name] if set_to else None
+    return there if named is None else min(there, len(named))
+
+
+_GPU_FOLDER = "/proc/driver/nvidia/gpus"
+#: The start script's own word on which GPUs the server sees.
+_VISIBLE = re.compile(r"^export CUDA_VISIBLE_DEVICES=(\S*)", re.MULTILINE)

@@ -155,3 +155,19 @@ def test_a_run_that_is_gone_gives_what_is_left(run: Run) -> None:
 def test_what_would_come_too_late_is_named(run: Run) -> None:
     run.start()
     assert "kernel.txt" in run.bundle(limit_s=0.0)["incomplete.txt"]
+
+
+@pytest.mark.parametrize(
+    ("export", "count"),
+    [("", 8), ("export CUDA_VISIBLE_DEVICES=0,3", 2), ("export CUDA_VISIBLE_DEVICES=''", 0)],
+)
+def test_gpus_are_those_that_the_server_may_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, export: str, count: int
+) -> None:
+    for number in range(8):
+        (tmp_path / "gpus" / f"0000:0{number}:00.0").mkdir(parents=True)
+    home = tmp_path / "runs" / "r"
+    home.mkdir(parents=True)
+    (home / "launch.sh").write_text(f"#!/bin/bash\n{export}\nexec python\n")
+    monkeypatch.setattr(evidence, "_GPU_FOLDER", str(tmp_path / "gpus"))
+    assert evidence._gpus(str(tmp_path), "r") == count
