@@ -135,7 +135,7 @@ def compare(
     """The table of two benches.
 
     Args:
-        baseline_plan: the bench's plan; ``gpu_count`` is compared where both have it.
+        baseline_plan: the bench's plan; what only one of the two says is not compared.
         names: what the sides are called.
     """
     sides = (_Points(names[0], baseline), _Points(names[1], candidate))
@@ -356,7 +356,7 @@ _ALIKE = {
     "input_len": "input length",
     "output_len": "output length",
     "range_ratio": "range of lengths",
-    "gpu_count": "number of GPUs",
+    "gpus": "number of GPUs",
     "flush_cache": "flushing of the cache",
     "warm_up": "warm-up",
 }
