@@ -34,11 +34,12 @@ _TIMES_NOISE = 3.0
 #: Nats: a token's probability off by one part in twenty. Other kernels at 16 bits stay at a fifth
 #: of it; a scale that is wrong by a factor leaves it by ten times.
 _LOGPROB_FLOOR = 0.05
-#: Half of all tokens after a parting: ties alone do less in answers of some thirty tokens.
-_PARTED_FLOOR = 0.5
+#: Three quarters of all tokens after a parting: ties alone do less in answers of some thirty
+#: tokens, and answers to something else part at once.
+_PARTED_FLOOR = 0.75
 #: A baseline this far from itself can't tell right from wrong.
 _LOGPROB_USELESS = 0.5
-_PARTED_USELESS = 0.8
+_PARTED_USELESS = 0.9
 #: An answer of one token over and over, from this length on.
 _STUCK_TOKENS = 8
 #: The chance that an equal candidate is called worse at the questions.

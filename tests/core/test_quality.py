@@ -114,7 +114,7 @@ def test_other_answers_that_are_as_sure_of_themselves_are_outside() -> None:
     found = judge(right, wrong)
     assert found.verdict is Quality.OUTSIDE
     assert found.distance is not None and found.distance.first == 0
-    assert found.reasons == ("100% of tokens come after a parting, allowed are 50%",)
+    assert found.reasons == ("100% of tokens come after a parting, allowed are 75%",)
 
 
 def test_one_prompt_answered_with_garbage_is_enough() -> None:
