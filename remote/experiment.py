@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from remote import deploy, diagnosing, patching, server
 from remote.core import flags, server_args
 from remote.core.budgets import Budgets
 from remote.core.host_facts import RunState
+from remote.core.run_record import RunRow
 from remote.core.shell import MASK
-from remote.display import Display, StartWatch, duration, verdict_line
+from remote.display import StartWatch, duration, verdict_line
 from remote.errors import ConfigError, NotReady, SSHError, ToolError
-from remote.ledger import Ledger
 from remote.plan_view import plan_dict, show_patch_diffs, show_plan, show_proofs
 from remote.proving import PatchProof
 from remote.server import Outcome, Verdict
@@ -23,7 +22,14 @@ from remote.session import Session
 
 @dataclass(frozen=True)
 class DeployOptions:
-    """``timeout_s`` None is the profile's own; ``bundle``: bring the evidence of a failure."""
+    """What a deploy may be told.
+
+    Attributes:
+        timeout_s: None is the profile's own.
+        bundle: bring the evidence of a failure.
+        note: why it is tried.
+        expects: raises where the plan is not what is wanted, before anything is touched.
+    """
 
     sets: tuple[str, ...] = ()
     patches: deploy.PatchChoice = field(default_factory=deploy.PatchChoice)
@@ -32,6 +38,8 @@ class DeployOptions:
     restart: bool = False
     timeout_s: float | None = None
     bundle: bool = True
+    note: str = ""
+    expects: Callable[[deploy.Plan], None] | None = None
 
 
 def deploy_profile(session: Session, name: str, options: DeployOptions) -> dict[str, Any]:
@@ -49,7 +57,7 @@ def deploy_profile(session: Session, name: str, options: DeployOptions) -> dict[
     host, settings, display = session.host, session.host_settings, session.display
 
     def planned() -> deploy.Plan:
-        return deploy.plan(
+        made = deploy.plan(
             host,
             settings,
             session.folders,
@@ -59,32 +67,46 @@ def deploy_profile(session: Session, name: str, options: DeployOptions) -> dict[
             session.clock,
             display.tell,
         )
+        session.scrubber.learn_script(made.script)
+        made = replace(made, note=session.scrubber.text(options.note))
+        if options.expects is not None:
+            options.expects(made)
+        return made
 
     if options.dry or options.diff:
         with display.working(f"planning {name} for {settings.name}"):
             made = planned()
         show_plan(display, made)
-        session.scrubber.learn_script(made.script)
+        session.record.tell_earlier(made)
         script = session.scrubber.text(made.script)
         display.script(script)
         show_patch_diffs(display, made)
         display.say("nothing was changed")
         return {"plan": plan_dict(made), "changed": False, "script": script}
-    with deploy.locked(host, settings, f"deploy {name}"):
+    with (
+        session.record.doing("deploy", profile=name, note=options.note) as told,
+        deploy.locked(host, settings, f"deploy {name}"),
+    ):
         with display.working(f"planning {name} for {settings.name}"):
             for path in patching.recover(host, settings).undone:
                 display.warn(f"an interrupted patch was undone: {path}")
             made = planned()
         show_plan(display, made)
         running = None if options.restart else made.unchanged
+        run = made.run if running is None else running.run
+        told |= {"run": run, "changed": running is None}
         proofs: tuple[PatchProof, ...] = ()
         if running is None:
-            with display.working(f"deploying {name}"):
-                proofs = deploy.carry_out(
-                    host, made, session.local(made.run), session.clock, display.tell
-                )
+            session.record.tell_earlier(made)
+            local = session.local(run)
+            with (
+                display.working(f"deploying {name}"),
+                session.record.start(made, local.folder),
+            ):
+                proofs = deploy.carry_out(host, made, local, session.clock, display.tell)
                 show_proofs(display, proofs)
-    run = made.run if running is None else running.run
+        else:
+            session.record.seen(running)
     if running is not None and running.state == "ready":
         why_not = server.answers(host, settings, run)
         if why_not is not None:
@@ -96,7 +118,7 @@ def deploy_profile(session: Session, name: str, options: DeployOptions) -> dict[
         display.say(f"nothing has changed: run {run} is still starting")
     timeout_s = options.timeout_s or made.profile.ready_timeout_s
     verdict = _follow(session, run, name, timeout_s, whole=running is None)
-    _judge(session, run, verdict, options.bundle)
+    _judge(session, run, verdict, options.bundle, whole=running is None)
     return {
         "run": run,
         "plan": plan_dict(made),
@@ -125,7 +147,7 @@ def wait(
         timeout_s = max(allowed - (found.uptime_s or 0.0), 1.0)
     profile = str(found.record.get("profile", ""))
     verdict = _follow(session, found.run, profile, timeout_s, whole=False)
-    _judge(session, found.run, verdict, bundle)
+    _judge(session, found.run, verdict, bundle, whole=False)
     return {
         "run": found.run,
         "verdict": verdict.as_dict(),
@@ -147,16 +169,15 @@ def pick_run(session: Session, run: str | None) -> RunState:
                 f"{settings.name} has no runs yet", hint="inv deploy PROFILE starts one"
             )
         run = str(ids[-1])
-    return server.look(host, settings, run)
+    found = server.look(host, settings, run)
+    session.record.seen(found)
+    return found
 
 
 def _follow(session: Session, run: str, profile: str, timeout_s: float, *, whole: bool) -> Verdict:
     """Follow a start against the time that earlier ones took; ``whole``: from its beginning."""
-    display, host = session.display, session.host_settings.name
-    ledger = Ledger(session.settings.runs)
-    budgets = Budgets()
-    with _no_obstacle(display):
-        budgets = Budgets(ledger.phases(host, profile))
+    display = session.display
+    budgets = Budgets(session.record.phases(profile))
     if not whole:
         diagnosing.learn_secrets(session, run)
     try:
@@ -178,23 +199,15 @@ def _follow(session: Session, run: str, profile: str, timeout_s: float, *, whole
         error.hint = f"the server goes on; take its start up again with: inv wait --run {run}"
         raise
     if whole and verdict.outcome is Outcome.READY:
-        with _no_obstacle(display):
-            ledger.note_phases(host, profile, run, verdict.durations, session.clock.wall_s())
+        session.record.note_phases(profile, run, verdict.durations)
     return verdict
 
 
-@contextmanager
-def _no_obstacle(display: Display) -> Iterator[None]:
-    """A ledger that can't be used costs a warning, not a start."""
-    try:
-        yield
-    except ToolError as error:
-        display.warn(error.message)
-
-
-def _judge(session: Session, run: str, verdict: Verdict, bundle: bool) -> None:
-    """Print the verdict; raise what is no success."""
+def _judge(session: Session, run: str, verdict: Verdict, bundle: bool, *, whole: bool) -> None:
+    """Record the verdict and print it; raise what is no success."""
     name = session.host_settings.name
+    if verdict.outcome in (Outcome.READY, Outcome.NOT_READY, Outcome.STOPPED):
+        session.record.verdict(run, verdict, whole=whole)
     if verdict.outcome is Outcome.READY:
         session.display.good(f"run {run} is {verdict_line(verdict)}")
         settings = session.host_settings
@@ -220,6 +233,9 @@ def _not_serving(session: Session, run: str, why: str) -> ToolError:
     """A server that was ready and does not serve now, explained."""
     diagnosing.pull(session, run)
     findings = diagnosing.explain(session, run, hung=True)
+    seen = findings.diagnosis.outcome.value
+    outcome = seen if seen in ("crashed", "died_after_ready") else "hung"
+    session.record.diagnosed(run, outcome, findings.diagnosis, reason=why)
     return diagnosing.failure(session, run, f"was ready and does not serve now: {why}", findings)
 
 
@@ -235,26 +251,32 @@ def _check_intent(session: Session, record: Mapping[str, Any], verdict: Verdict)
     return found
 
 
-def restart(session: Session, timeout_s: float | None, bundle: bool = True) -> dict[str, Any]:
+def restart(
+    session: Session, timeout_s: float | None, bundle: bool = True, note: str = ""
+) -> dict[str, Any]:
     """Deploy the newest run's profile again, whatever it is doing."""
     found = pick_run(session, None)
-    hidden = [word for word in found.record.get("sets", ()) if word.endswith(f"={MASK}")]
+    row = RunRow.from_record(found.run, session.host_settings.name, 0.0, found.record)
+    options = replace(as_before(row), timeout_s=timeout_s, bundle=bundle, note=note)
+    return deploy_profile(session, row.profile, options)
+
+
+def as_before(row: RunRow) -> DeployOptions:
+    """What an earlier start was told, for another one.
+
+    Raises:
+        ConfigError: it was told a secret.
+    """
+    hidden = [word for word in row.sets if word.endswith(f"={MASK}")]
     if hidden:
         raise ConfigError(
-            f"run {found.run} was given a secret that is not kept",
+            f"run {row.id} was given a secret that is not kept",
             evidence=[f"--set {word}" for word in hidden],
-            hint=f"inv deploy {found.record['profile']} --restart, with the secret again",
+            hint=f"inv deploy {row.profile} --restart, with the secret again",
         )
-    choice = found.record.get("patch_choice", {})
-    options = DeployOptions(
-        sets=tuple(found.record.get("sets", ())),
-        patches=deploy.PatchChoice(
-            tuple(choice.get("named", ())),
-            tuple(choice.get("added", ())),
-            bool(choice.get("bare")),
-        ),
-        restart=True,
-        timeout_s=timeout_s,
-        bundle=bundle,
+    choice = deploy.PatchChoice(
+        tuple(row.choice.get("named", ())),
+        tuple(row.choice.get("added", ())),
+        bool(row.choice.get("bare")),
     )
-    return deploy_profile(session, str(found.record["profile"]), options)
+    return DeployOptions(sets=row.sets, patches=choice, restart=True)

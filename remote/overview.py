@@ -93,6 +93,7 @@ def status(session: Session) -> dict[str, Any]:
     host, settings = session.host, session.host_settings
     facts = venv.survey(host, settings)
     seen = patching.view(host, settings, facts)
+    session.record.seen(*facts.runs, all_of_them=True)
     current = facts.current
     phase = None
     if current is not None and current.state == "starting":
@@ -130,6 +131,7 @@ def run_dict(run: RunState, phase: str | None) -> dict[str, Any]:
         "exit_status": run.exit_status,
         "outcome": run.outcome,
         "log_bytes": run.log_bytes,
+        "note": run.record.get("note", ""),
         "user": run.record.get("user"),
         "client": run.record.get("client"),
     }
@@ -158,6 +160,8 @@ def show_status(display: Display, found: Mapping[str, Any]) -> None:
         phase = f" ({run['phase']})" if run["phase"] else ""
         pid = f", pid {run['pid']} and {run['processes'] - 1} more" if run["pid"] else ""
         display.say(f"  run {run['run']}: profile {run['profile']}, {run['state']}{phase}{pid}{up}")
+        if run["note"]:
+            display.say(f"    note: {run['note']}")
         if run["outcome"] and run["state"] in ("crashed", "hung"):
             told = run["outcome"]
             why = f" ({told['kind']}: {told['cause']})" if told.get("kind") else ""
@@ -166,8 +170,11 @@ def show_status(display: Display, found: Mapping[str, Any]) -> None:
     if earlier:
         display.say("  earlier runs:")
         display.table(
-            ("", "run", "profile", "state"),
-            [("   ", e["run"], e["profile"], e["state"]) for e in earlier[: -_SHOWN_RUNS - 1 : -1]],
+            ("", "run", "profile", "state", "note"),
+            [
+                ("   ", e["run"], e["profile"], e["state"], e["note"])
+                for e in earlier[: -_SHOWN_RUNS - 1 : -1]
+            ],
         )
     owner = found["port_owner"]
     display.say(f"  port {found['port']}: {owner or 'free'}")

@@ -74,6 +74,7 @@ def apply(session: Session, name: str) -> dict[str, Any]:
     host, settings = session.host, session.host_settings
     patch = patch_sets.load(name, session.folders)
     with (
+        session.record.doing("patch", patch=patch.name) as told,
         deploy.locked(host, settings, f"patch.apply {name}"),
         session.display.working(f"applying {patch.name}"),
     ):
@@ -87,7 +88,7 @@ def apply(session: Session, name: str) -> dict[str, Any]:
         proofs = deploy.apply_patches(
             session.host, settings, facts, made, seen, session.display.tell
         )
-    changed = [step.path for step in made.steps]
+        told["files"] = changed = [step.path for step in made.steps]
     for path in changed:
         session.display.good(f"patched {path}")
     show_proofs(session.display, proofs)
@@ -103,7 +104,11 @@ def apply(session: Session, name: str) -> dict[str, Any]:
 def rollback(session: Session, name: str | None) -> dict[str, Any]:
     """Take back one set, or all: every file that no set needs is its original again, by hash."""
     host, settings, display = session.host, session.host_settings, session.display
-    with deploy.locked(host, settings, "rollback-patch"), display.working("rolling back"):
+    with (
+        session.record.doing("rollback", patch=name) as told,
+        deploy.locked(host, settings, "rollback-patch"),
+        display.working("rolling back"),
+    ):
         undone = _recover(session, over_edits=True)
         facts, seen = _look(session, [])
         remaining = _remaining(session, seen, name)
@@ -112,6 +117,7 @@ def rollback(session: Session, name: str | None) -> dict[str, Any]:
         for file in seen.drifted:
             _say_what_becomes_of(session, file)
         proofs = patching.take_back(host, settings, facts, made)
+        told |= {"files": [proof.path for proof in proofs], "remaining": list(made.names)}
         whole = patching.integrity(host, facts) if made.steps else ()
     for proof in proofs:
         if proof.original is None:

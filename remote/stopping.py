@@ -19,8 +19,11 @@ def stop(session: Session, run: str | None) -> dict[str, Any]:
             found = [server.look(host, settings, run)]
         else:
             found = [each for each in venv.survey(host, settings).runs if each.alive]
-        living = [each for each in found if each.alive]
-        done = [server.stop(host, settings, e, session.clock, display.tell) for e in living]
+        session.record.seen(*found)
+        done = []
+        for each in (each for each in found if each.alive):
+            done.append(server.stop(host, settings, each, session.clock, display.tell))
+            session.record.stopped(each.run, "inv stop", processes=done[-1].processes)
     for stopped in done:
         how = " (some had to be killed)" if stopped.killed else ""
         display.good(
@@ -56,5 +59,6 @@ def stop_foreign(session: Session, pid: int, confirmed: bool) -> dict[str, Any]:
         raise ConfigError("not confirmed; nothing was ended", hint="--yes ends it without asking")
     with deploy.locked(host, settings, f"stop --pid {pid}"), display.working("stopping"):
         server.stop_foreign(host, settings, owner, session.clock, display.tell)
+        session.record.event("stop", pid=pid, command=masked(owner.command))
     display.good(f"pid {pid} is gone")
     return {"stopped_pid": pid, "command": masked(owner.command)}

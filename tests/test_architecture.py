@@ -27,6 +27,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
             ("remote.payload", "remote.sandbox"),
             # What everything else is told by and works on.
             (
+                "remote.bench_store",
                 "remote.clock",
                 "remote.config",
                 "remote.host",
@@ -38,6 +39,8 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
             # The capabilities, and the host that they are given.
             (
                 "remote.ssh",
+                "remote.answers",
+                "remote.bench",
                 "remote.crash",
                 "remote.patching",
                 "remote.probe",
@@ -49,12 +52,14 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
             # Put together from capabilities: a log is followed, a deploy planned and carried out.
             ("remote.display", "remote.logs", "remote.proving"),
             ("remote.deploy",),
-            ("remote.plan_view", "remote.session"),
+            ("remote.plan_view", "remote.recording"),
+            ("remote.session",),
             ("remote.diagnosing",),
             # What a task does.
             ("remote.experiment", "remote.patch_work", "remote.stopping"),
             (
                 "remote.authoring",
+                "remote.benching",
                 "remote.inspecting",
                 "remote.overview",
                 "remote.sandbox.tasks",

@@ -124,13 +124,10 @@ def test_starts_are_listed_newest_first_by_host_and_time(tmp_path: Path) -> None
 def test_an_end_is_kept_with_what_it_cost(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     ledger.note_start(start())
-    changed = ledger.note_ending("r1", Ending("crashed", "kv_pool_too_small", seconds=90.0))
-    assert changed is not None and changed == ledger.run("r1")
-    assert (changed.outcome, changed.kind, changed.minutes_lost) == (
-        "crashed",
-        "kv_pool_too_small",
-        1.5,
-    )
+    learnt = Ending("crashed", "kv_pool_too_small", seconds=90.0)
+    before, after = ledger.note_ending("r1", learnt) or (None, None)
+    assert before == start() and after is not None and after == ledger.run("r1")
+    assert (after.outcome, after.kind, after.minutes_lost) == ("crashed", learnt.kind, 1.5)
     assert ledger.note_ending("r1", Ending("crashed", seconds=500.0)) is None
     assert ledger.note_ending("r2", Ending("crashed")) is None
 
@@ -143,7 +140,8 @@ def test_a_death_in_a_bench_costs_its_start_and_its_points(tmp_path: Path) -> No
     ledger.note_point(point(4, valid=False, reasons=["the server died"]))
     before = ledger.run("r1")
     assert before is not None and (before.minutes_lost, before.points_lost) == (0.0, 0)
-    after = ledger.note_ending("r1", Ending("crashed", seconds=600.0))
+    ledger.note_ending("r1", Ending("crashed", seconds=600.0))
+    after = ledger.run("r1")
     assert after is not None and after.outcome == "died_after_ready"
     assert (after.minutes_lost, after.points_lost) == (3.0, 1)
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from remote.core.host_facts import RunState
+
 STARTED = "started"
 READY = "ready"
 #: A start that ended so never served, or serves no more because it failed.
@@ -157,6 +159,31 @@ def settled(row: RunRow, learnt: Ending) -> RunRow:
         phase=learnt.phase,
         seconds=learnt.seconds,
         ready_seconds=ready_seconds,
+    )
+
+
+def learnt_from(found: RunState) -> Ending | None:
+    """What the host knows of a run's end; None while it goes on, or where nobody knows."""
+    told = found.outcome or {}
+    seen = str(told.get("outcome", ""))
+    outcome = found.state
+    if outcome == "crashed":
+        outcome = "died_after_ready" if seen in (READY, "died_after_ready") else "crashed"
+    elif seen == READY and outcome in ("stopped", "rebooted", "ended", "dying"):
+        outcome = READY
+    elif outcome in ("starting", "dying"):
+        outcome = seen
+    if outcome not in OUTCOMES:
+        return None
+    failed = seen == outcome and outcome != READY
+    times = [found.ended_at if outcome != READY else None, told.get("at") if seen else None]
+    ends = [float(at) for at in times if at is not None]
+    began = found.record.get("started_at")
+    return Ending(
+        outcome,
+        kind=str(told.get("kind") or "") if failed else "",
+        cause=str(told.get("cause") or told.get("reason") or "") if failed else "",
+        seconds=round(max(min(ends) - float(began), 0.0), 1) if ends and began else None,
     )
 
 

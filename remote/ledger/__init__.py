@@ -79,11 +79,11 @@ class Ledger:
         with writing(self.path) as base:
             base.execute("UPDATE runs SET at = ? WHERE id = ?", (at, run))
 
-    def note_ending(self, run: str, learnt: Ending) -> RunRow | None:
+    def note_ending(self, run: str, learnt: Ending) -> tuple[RunRow, RunRow] | None:
         """Keep what was learnt of a start's end.
 
         Returns:
-            The row as it is now, where that changed it; None where it didn't, or there is none.
+            The row before and after; None where it stays as it is, or there is none.
         """
         with writing(self.path) as base:
             before = _run(base, run)
@@ -93,7 +93,7 @@ class Ledger:
             if after == before:
                 return None
             _write_ending(base, after)
-            return _account(base, run)
+            return before, _account(base, after)
 
     def note_event(self, event: EventRow) -> None:
         values = {**event.as_dict(), "details": json.dumps(event.details, default=str)}
@@ -117,7 +117,9 @@ class Ledger:
                     *(row.get("started_at"), row.get("ended_at"), json.dumps(row)),
                 ),
             )
-            _account(base, str(row["run"]))
+            measured = _run(base, str(row["run"]))
+            if measured is not None:
+                _account(base, measured)
 
     def run(self, run: str) -> RunRow | None:
         """One start, by its id."""
@@ -253,21 +255,18 @@ def _write_ending(base: sqlite3.Connection, row: RunRow) -> None:
     )
 
 
-def _account(base: sqlite3.Connection, run: str) -> RunRow | None:
+def _account(base: sqlite3.Connection, row: RunRow) -> RunRow:
     """Reckon what the run has cost, from its end and the points that it died in."""
-    row = _run(base, run)
-    if row is None:
-        return None
     lost, lost_s = 0, 0.0
     if row.failed:
         lost, lost_s = base.execute(
             "SELECT count(*), coalesce(sum(max(ended_at - started_at, 0)), 0.0) FROM points"
             " WHERE run = ? AND NOT valid",
-            (run,),
+            (row.id,),
         ).fetchone()
     row = replace(row, points_lost=int(lost), minutes_lost=minutes_lost(row, float(lost_s)))
     base.execute(
         "UPDATE runs SET points_lost = :lost, minutes_lost = :minutes WHERE id = :id",
-        {"lost": row.points_lost, "minutes": row.minutes_lost, "id": run},
+        {"lost": row.points_lost, "minutes": row.minutes_lost, "id": row.id},
     )
     return row
