@@ -154,7 +154,9 @@ def note(
 def note_cause(host: Host, settings: HostSettings, run: RunState, diagnosis: Diagnosis) -> None:
     """Write down what a later look found, beside what the last wait did."""
     said = {
-        **(run.outcome or {"reason": "found when it was diagnosed", "line": None}),
+        "line": None,
+        **(run.outcome or {}),
+        "reason": "found later, when it was looked into",
         "outcome": diagnosis.outcome.value,
         "kind": diagnosis.kind,
         "cause": diagnosis.cause,
