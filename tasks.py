@@ -310,6 +310,55 @@ def logs(
 @_task(
     help={
         "run": _RUN,
+        "concurrency": 'requests in flight, one point each: "1,10,256" (default: bench: settings)',
+        "input_len": "tokens in (default: the settings')",
+        "output_len": "tokens out (default: the settings')",
+        "prompts": "requests a point (default: 5 x concurrency, at least 64)",
+        "repeats": "how often each level is measured (default: the settings')",
+        "quick": "a lighter matrix for a first look; it is said which",
+        "resume": "go on with the points that are missing in the run's newest bench",
+        "note": "why it is measured, kept with the bench",
+        "timeout": "seconds one point may take (default: by what is expected)",
+        "questions": 'a file of {"question": …, "answer": …} lines, asked beside the fixed prompts',
+        "no_bundle": _NO_BUNDLE,
+    }
+)
+def bench(
+    c: Context,
+    display: Display,
+    host: str = "",
+    run: str = "",
+    concurrency: str = "",
+    input_len: str = "",
+    output_len: str = "",
+    prompts: str = "",
+    repeats: str = "",
+    quick: bool = False,
+    resume: bool = False,
+    note: str = "",
+    timeout: float = 0.0,
+    questions: str = "",
+    no_bundle: bool = False,
+    json: bool = False,
+) -> Any:
+    """Measure a matrix of concurrency levels on a serving run; exit 4 if a point is invalid."""
+    from remote.benching import BenchOptions, run_bench
+    from remote.core.bench_plan import Asked
+    from remote.errors import MeasurementInvalid
+    from remote.session import opened
+
+    asked = Asked(concurrency, input_len, output_len, prompts, repeats, quick)
+    path = Path(questions) if questions else None
+    options = BenchOptions(asked, resume, note, timeout or None, path, bundle=not no_bundle)
+    with opened(c.config, PROJECT, host, display) as session:
+        report = run_bench(session, run or None, options)
+    display.json(report)
+    return MeasurementInvalid.exit_code if report["invalid"] else OK
+
+
+@_task(
+    help={
+        "run": _RUN,
         "seconds": "watch so long (default: until the server is over, or Ctrl-C)",
         "no_bundle": _NO_BUNDLE,
     }
@@ -551,6 +600,7 @@ def _namespace() -> Collection:
         stop,
         status,
         logs,
+        bench,
         watch,
         diagnose,
         pull,

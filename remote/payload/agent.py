@@ -14,6 +14,7 @@ from typing import Any
 
 from . import (
     authoring,
+    bench,
     bundle,
     cache,
     evidence,
@@ -26,6 +27,7 @@ from . import (
     patches,
     probing,
     procs,
+    quality,
     readiness,
     runs,
 )
@@ -188,6 +190,11 @@ def _functions(link: Link) -> dict[str, Callable[..., Any]]:
         "facts.read": facts.read,
         "facts.parser": lambda data, **params: facts.parser(script=data, **params),
         "facts.port_owner": lambda port: {"owner": facts.port_owner(port)},
+        "bench.start": bench.start,
+        "bench.require_idle": bench.require_idle,
+        "bench.look": bench.look,
+        "bench.follow": lambda **params: bench.follow(pause=link.pause, **params),
+        "bench.stop": bench.stop,
         "bundle.bring_spy": lambda data, **params: bundle.bring_spy(packed=data, **params),
         "bundle.collect": bundle.collect,
         "bundle.wants_spy": bundle.wants_spy,
@@ -200,6 +207,7 @@ def _functions(link: Link) -> dict[str, Callable[..., Any]]:
         "runs.stop": runs.stop,
         "runs.stop_foreign": runs.stop_foreign,
         "runs.note_outcome": runs.note_outcome,
+        "quality.ask": lambda **params: quality.ask(pause=link.pause, **params),
         "readiness.check": readiness.check,
         "follow.follow": lambda **params: follow.follow(pause=link.pause, **params),
         "log.select": lambda **params: logfile.select(pause=link.pause, **params),

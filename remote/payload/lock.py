@@ -36,12 +36,12 @@ class HostLock:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = _holder(fd)
+            who_holds = holder(fd)
             os.close(fd)
             raise Refused(
                 "Locked",
                 "another task holds this host",
-                evidence=[holder],
+                evidence=[who_holds],
                 hint="wait for it to end, then run this again",
             ) from None
         os.ftruncate(fd, 0)
@@ -57,7 +57,8 @@ class HostLock:
         return {}
 
 
-def _holder(fd: int) -> str:
+def holder(fd: int) -> str:
+    """Who wrote into a lock that is held, as a person reads it."""
     try:
         note = json.loads(os.pread(fd, 65536, 0))
     except ValueError:

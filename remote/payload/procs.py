@@ -88,7 +88,12 @@ def pids() -> Iterator[int]:
 
 def run_of(pid: int) -> str | None:
     """The run that a process belongs to, by its environment."""
-    wanted = f"{RUN_VARIABLE}=".encode()
+    return mark_of(pid, RUN_VARIABLE)
+
+
+def mark_of(pid: int, variable: str) -> str | None:
+    """What a variable of a process's environment says; None where it has none of that name."""
+    wanted = f"{variable}=".encode()
     for entry in _bytes(pid, "environ").split(b"\0"):
         if entry.startswith(wanted):
             return entry[len(wanted) :].decode("utf-8", "replace")
@@ -117,6 +122,14 @@ def by_run() -> dict[str, list[Process]]:
 def members(run: str) -> list[Process]:
     """The living processes of one run."""
     return by_run().get(run, [])
+
+
+def marked(variable: str, value: str) -> list[Process]:
+    """The living processes whose environment has that variable with that value."""
+    found = [
+        process for pid in pids() if mark_of(pid, variable) == value and (process := find(pid))
+    ]
+    return [process for process in found if process.alive]
 
 
 def command_line(pid: int) -> list[str]:
