@@ -56,6 +56,8 @@ _refuse_broken_settings()
 _HOST = "the host's name in invoke.yaml (default: host:, the only one, or the embedded sandbox)"
 _JSON = "data as one JSON document on standard output, prose on standard error"
 _RUN = "the run's id (default: the newest on the host)"
+_NOTE = "why it is tried and what is expected; kept with the run, and shown where it is"
+_KNOWN_RUN = "a run's id, the beginning of one, or last"
 _NO_BUNDLE = "after a crash or a hang, end at once instead of bringing its evidence"
 
 
@@ -160,6 +162,7 @@ def profiles(c: Context, display: Display, json: bool = False) -> Any:
         "patch": "a patch set, or a .patch file, instead of the profile's; may be repeated",
         "add_patch": "a patch set, or a .patch file, on top of the profile's; may be repeated",
         "no_patch": "start with no patch applied",
+        "note": _NOTE,
         "no_bundle": _NO_BUNDLE,
     },
 )
@@ -176,6 +179,7 @@ def deploy(
     patch: Sequence[str] | None = None,
     add_patch: Sequence[str] | None = None,
     no_patch: bool = False,
+    note: str = "",
     no_bundle: bool = False,
     json: bool = False,
 ) -> Any:
@@ -189,7 +193,9 @@ def deploy(
     known_profile(c.config, PROJECT, profile)
     choice = PatchChoice(tuple(patch or ()), tuple(add_patch or ()), no_patch)
     options = DeployOptions(
-        tuple(set or ()), choice, dry, diff, restart, timeout or None, bundle=not no_bundle
+        *(tuple(set or ()), choice, dry, diff, restart, timeout or None),
+        bundle=not no_bundle,
+        note=note,
     )
     with opened(c.config, PROJECT, host, display, set_up=True) as session:
         return deploy_profile(session, profile, options)
@@ -222,6 +228,7 @@ def wait(
 @_task(
     help={
         "timeout": "seconds the start may take (default: the profile's)",
+        "note": _NOTE,
         "no_bundle": _NO_BUNDLE,
     }
 )
@@ -230,6 +237,7 @@ def restart(
     display: Display,
     host: str = "",
     timeout: float = 0.0,
+    note: str = "",
     no_bundle: bool = False,
     json: bool = False,
 ) -> Any:
@@ -238,7 +246,7 @@ def restart(
     from remote.session import opened
 
     with opened(c.config, PROJECT, host, display) as session:
-        return experiment.restart(session, timeout or None, bundle=not no_bundle)
+        return experiment.restart(session, timeout or None, bundle=not no_bundle, note=note)
 
 
 @_task(
@@ -411,6 +419,112 @@ def pull(c: Context, display: Display, host: str = "", run: str = "", json: bool
 
     with opened(c.config, PROJECT, host, display) as session:
         return inspecting.pull(session, run or None)
+
+
+@_task(
+    help={
+        "host": "only that host's",
+        "profile": "only that profile's",
+        "outcome": "only those that ended so: ready, crashed, hung, ...",
+        "since": "10m, 2h, 3d, or '2026-11-29 20:15'",
+        "failed": "only those that did not get ready, or died",
+        "limit": "so many at most, 0 for all (default: 30)",
+        "sort": "at, host, profile, outcome, seconds, minutes_lost, or a metric of the bench",
+    }
+)
+def runs(
+    c: Context,
+    display: Display,
+    host: str = "",
+    profile: str = "",
+    outcome: str = "",
+    since: str = "",
+    failed: bool = False,
+    limit: int = 30,
+    sort: str = "at",
+    json: bool = False,
+) -> Any:
+    """List what was started, what became of it, and the minutes lost."""
+    import time
+
+    from remote import history
+    from remote.core.run_list import Asked, since_s
+
+    moment = since_s(since, time.time())
+    asked = Asked(host, profile, outcome, moment, failed, limit, sort)
+    return history.runs(c.config, PROJECT, display, asked)
+
+
+@_task(help={"run": _KNOWN_RUN})
+def show(c: Context, display: Display, run: str, json: bool = False) -> Any:
+    """Show all that is known of a run: flags, environment, phases, points, what happened."""
+    from remote import history
+
+    return history.show(c.config, PROJECT, display, run)
+
+
+@_task(help={"run": _KNOWN_RUN, "other": "another one, what was changed to"})
+def diff(c: Context, display: Display, run: str, other: str, json: bool = False) -> Any:
+    """Show what differs between two runs: flags, environment, patches, script, figures."""
+    from remote import history
+
+    return history.diff(c.config, PROJECT, display, run, other)
+
+
+@_task(
+    help={
+        "run": _KNOWN_RUN,
+        "force": "also where host, profile or patches are not what they were",
+        "timeout": "seconds the start may take (default: the profile's)",
+        "note": _NOTE,
+        "no_bundle": _NO_BUNDLE,
+    }
+)
+def rerun(
+    c: Context,
+    display: Display,
+    run: str,
+    force: bool = False,
+    timeout: float = 0.0,
+    note: str = "",
+    no_bundle: bool = False,
+    json: bool = False,
+) -> Any:
+    """Start a run once more, exactly; refused where it would be another."""
+    from remote import history, rerunning
+    from remote.session import opened
+
+    row = history.find(c.config, PROJECT, run)
+    with opened(c.config, PROJECT, row.host, display) as session:
+        return rerunning.rerun(
+            session,
+            row,
+            force=force,
+            note=note,
+            timeout_s=timeout or None,
+            bundle=not no_bundle,
+        )
+
+
+@_task(
+    help={
+        "what": "runs or points",
+        "format": "csv or jsonl",
+        "output": "the file (default: standard output)",
+    }
+)
+def export(
+    c: Context,
+    display: Display,
+    what: str = "runs",
+    format: str = "csv",
+    output: str = "",
+    json: bool = False,
+) -> Any:
+    """Write all runs, or all bench points, as a table for other tools."""
+    from remote import history
+
+    return history.export(c.config, PROJECT, display, what, format, output)
 
 
 @_task(help={"name": "only that patch set (default: all)"})
@@ -604,6 +718,11 @@ def _namespace() -> Collection:
         watch,
         diagnose,
         pull,
+        runs,
+        show,
+        diff,
+        rerun,
+        export,
         rollback_patch,
         probe,
         run,

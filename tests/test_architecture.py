@@ -60,11 +60,13 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
             (
                 "remote.authoring",
                 "remote.benching",
+                "remote.history",
                 "remote.inspecting",
                 "remote.overview",
                 "remote.sandbox.tasks",
                 "remote.watching",
             ),
+            ("remote.rerunning",),
             ("tasks",),
         ),
     )
