@@ -100,7 +100,13 @@ def run_bench(
         usual = session.host_settings.bench
         matrix = bench_plan.matrix(
             options.asked,
-            Usual(usual.concurrency, usual.input_len, usual.output_len, usual.repeats),
+            Usual(
+                usual.concurrency,
+                usual.input_len,
+                usual.output_len,
+                usual.repeats,
+                usual.prompts,
+            ),
         )
         found = _serving(session, run)
         local, plan = _new(session, found, matrix, options.note)

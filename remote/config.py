@@ -72,12 +72,16 @@ class Address:
 
 @dataclass(frozen=True)
 class BenchSettings:
-    """The benchmark matrix: lengths in tokens, concurrency in requests in flight."""
+    """The benchmark matrix: lengths in tokens, concurrency in requests in flight.
+
+    ``prompts`` is how many a level gets; 0 leaves it to the level.
+    """
 
     concurrency: tuple[int, ...]
     input_len: int
     output_len: int
     repeats: int
+    prompts: int
 
 
 @dataclass(frozen=True)
@@ -308,6 +312,7 @@ def _bench(section: Fields, default: BenchSettings) -> BenchSettings:
         input_len=section.whole("input_len", default.input_len, low=1, high=_LARGEST),
         output_len=section.whole("output_len", default.output_len, low=1, high=_LARGEST),
         repeats=section.whole("repeats", default.repeats, low=1, high=1000),
+        prompts=section.whole("prompts", default.prompts, low=0, high=_LARGEST),
     )
     section.refuse_unknown()
     return bench
@@ -368,4 +373,5 @@ _DEFAULT_BENCH = BenchSettings(
     input_len=defaults.INPUT_LEN,
     output_len=defaults.OUTPUT_LEN,
     repeats=defaults.REPEATS,
+    prompts=defaults.PROMPTS,
 )

@@ -64,6 +64,7 @@ class Usual:
     input_len: int
     output_len: int
     repeats: int
+    prompts: int = 0  #: 0: by the level
 
 
 @dataclass(frozen=True)
@@ -253,6 +254,8 @@ def matrix(asked: Asked, usual: Usual) -> Matrix:
         if count and over:
             shown = ", ".join(map(str, over))
             problems.append(f"--prompts: {count} prompts can't keep {shown} requests in flight")
+    elif usual.prompts:
+        prompts = {level: max(usual.prompts, level) for level in levels}
     else:
         waves, fewest = (
             (_QUICK_WAVES, _QUICK_FEWEST_PROMPTS) if quick else (_WAVES, _FEWEST_PROMPTS)

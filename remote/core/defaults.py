@@ -11,6 +11,7 @@ CONCURRENCY = "1,10,256,1024"
 INPUT_LEN = 1024
 OUTPUT_LEN = 1024
 REPEATS = 3
+PROMPTS = 0  #: by the level
 RUNS = "runs"
 SANDBOX_FOLDER = ".sandbox"
 
@@ -36,5 +37,6 @@ DEFAULTS: Mapping[str, object] = {
         "input_len": INPUT_LEN,
         "output_len": OUTPUT_LEN,
         "repeats": REPEATS,
+        "prompts": PROMPTS,
     },
 }

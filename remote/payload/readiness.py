@@ -15,8 +15,8 @@ def check(run: str, address: str, port: int, timeout_s: float) -> dict[str, Any]
     A server that wants an API key gets the one it was started with, from its own command line.
 
     Returns:
-        ``{"ok": True, "text": ..., "ranks": {name: pid}}``, or ``{"ok": False, "why": ...}``; with ``"final": True``
-        where asking again would bring the same.
+        ``{"ok": True, "text": ..., "ranks": {name: pid}}``, or ``{"ok": False, "why": ...}``;
+        with ``"final": True`` where asking again would bring the same.
     """
     taken, holders = procs.listeners(port)
     if not taken:

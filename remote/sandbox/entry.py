@@ -32,6 +32,15 @@ CPU_ENV: dict[str, str] = {
     "TORCHDYNAMO_DISABLE": "1",
 }
 
+#: A matrix that two cores get through in minutes; its figures say nothing of a GPU's.
+CPU_BENCH: dict[str, object] = {
+    "concurrency": "1,4",
+    "input_len": 32,
+    "output_len": 16,
+    "repeats": 3,
+    "prompts": 16,
+}
+
 #: Intent → why a CPU cannot do it.
 UNAVAILABLE: dict[str, str] = {
     "cuda_graph": "needs a GPU",
@@ -102,4 +111,5 @@ def host_entry(layout: Layout, port: int, in_use: bool = False) -> dict[str, obj
         "flags": dict(CPU_FLAGS),
         "env": dict(CPU_ENV),
         "unavailable": dict(UNAVAILABLE),
+        "bench": dict(CPU_BENCH),
     }
