@@ -166,9 +166,10 @@ class Recorder:
             known = {row.id: row for row in self._ledger.runs(host=self._host)}
             for run in found:
                 row = known.get(run.run) or self._adopt(run)
-                learnt = learnt_from(run)
-                if learnt is not None and settled(row, learnt) != row:
-                    self._ended(run.run, learnt)
+                for learnt in learnt_from(run):
+                    before, row = row, settled(row, learnt)
+                    if row != before:
+                        self._ended(run.run, learnt)
             if all_of_them:
                 self._missing(known, [run.run for run in found])
 

@@ -162,8 +162,8 @@ def settled(row: RunRow, learnt: Ending) -> RunRow:
     )
 
 
-def learnt_from(found: RunState) -> Ending | None:
-    """What the host knows of a run's end; None while it goes on, or where nobody knows."""
+def learnt_from(found: RunState) -> tuple[Ending, ...]:
+    """What the host knows of a run, in its order; nothing before somebody saw where it led."""
     told = found.outcome or {}
     seen = str(told.get("outcome", ""))
     outcome = found.state
@@ -174,17 +174,27 @@ def learnt_from(found: RunState) -> Ending | None:
     elif outcome in ("starting", "dying"):
         outcome = seen
     if outcome not in OUTCOMES:
-        return None
-    failed = seen == outcome and outcome != READY
-    times = [found.ended_at if outcome != READY else None, told.get("at") if seen else None]
-    ends = [float(at) for at in times if at is not None]
-    began = found.record.get("started_at")
-    return Ending(
-        outcome,
-        kind=str(told.get("kind") or "") if failed else "",
-        cause=str(told.get("cause") or told.get("reason") or "") if failed else "",
-        seconds=round(max(min(ends) - float(began), 0.0), 1) if ends and began else None,
+        return ()
+    told_at = told.get("at")
+    if outcome == READY:
+        return (Ending(READY, seconds=_span(found, told_at)),)
+    if seen != outcome:
+        ready = (Ending(READY, seconds=_span(found, told_at)),) if seen == READY else ()
+        return (*ready, Ending(outcome, seconds=_span(found, found.ended_at)))
+    return (
+        Ending(
+            outcome,
+            kind=str(told.get("kind") or ""),
+            cause=str(told.get("cause") or told.get("reason") or ""),
+            seconds=_span(found, found.ended_at, told_at),
+        ),
     )
+
+
+def _span(found: RunState, *ends: float | None) -> float | None:
+    """Seconds from the start to the first of the moments, by the host's clock."""
+    began, known = found.record.get("started_at"), [float(at) for at in ends if at is not None]
+    return round(max(min(known) - float(began), 0.0), 1) if known and began else None
 
 
 def minutes_lost(row: RunRow, points_lost_s: float = 0.0) -> float | None:

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remote.core.run_record import OUTCOMES, Ending, RunRow, headline, minutes_lost, settled
+from remote.core.host_facts import RunState
+from remote.core.run_record import (
+    OUTCOMES,
+    Ending,
+    RunRow,
+    headline,
+    learnt_from,
+    minutes_lost,
+    settled,
+)
 
 START = RunRow(id="r", at=0.0, host="gpu", profile="p")
 
@@ -112,3 +121,61 @@ def test_the_headline_is_the_mean_at_the_highest_level_that_has_a_valid_point() 
     points = [point(1, 10), point(4, 30), point(4, 50), point(4, 900, False), point(256, 1, False)]
     assert headline(points, "output_throughput") == (40.0, 4)
     assert headline(points, "ttft_p99_ms") is None
+
+
+def found(**told: Any) -> RunState:
+    values: dict[str, Any] = {
+        "run": "r",
+        "record": {"started_at": 100.0},
+        "rebooted": False,
+        "server_pid": None,
+        "pids": (),
+        "exit_status": None,
+        "stop_requested": False,
+        "outcome": None,
+        "log_bytes": 0,
+        "now": 999.0,
+        **told,
+    }
+    return RunState(**values)
+
+
+CAUSE = {"kind": "kv_pool_too_small", "cause": "no memory", "reason": "it died"}
+
+
+@pytest.mark.parametrize(
+    ("state", "learnt"),
+    [
+        (found(server_pid=1, pids=(1,)), ()),
+        (found(pids=(1,)), ()),
+        (
+            found(server_pid=1, pids=(1,), outcome={"outcome": "ready", "at": 160.0}),
+            Ending("ready", seconds=60.0),
+        ),
+        (
+            found(server_pid=1, pids=(1,), outcome={"outcome": "not_ready", "reason": "slow"}),
+            Ending("not_ready", cause="slow"),
+        ),
+        (found(exit_status=1, ended_at=130.0), Ending("crashed", seconds=30.0)),
+        (
+            found(exit_status=137, ended_at=500.0, outcome={"outcome": "ready", "at": 160.0}),
+            (Ending("ready", seconds=60.0), Ending("died_after_ready", seconds=400.0)),
+        ),
+        (
+            found(
+                exit_status=1, ended_at=130.0, outcome={"outcome": "crashed", "at": 800, **CAUSE}
+            ),
+            Ending("crashed", "kv_pool_too_small", "no memory", seconds=30.0),
+        ),
+        (found(stop_requested=True, exit_status=143, ended_at=101.0), Ending("stopped", seconds=1)),
+        (
+            found(stop_requested=True, ended_at=900.0, outcome={"outcome": "ready", "at": 160.0}),
+            Ending("ready", seconds=60.0),
+        ),
+        (found(rebooted=True), Ending("rebooted")),
+        (found(rebooted=True, outcome={"outcome": "ready"}), Ending("ready")),
+        (found(record={}, exit_status=0, ended_at=9.0), Ending("ended")),
+    ],
+)
+def test_what_a_host_knows_of_a_run(state: RunState, learnt: Ending | tuple[Ending, ...]) -> None:
+    assert learnt_from(state) == (learnt if isinstance(learnt, tuple) else (learnt,))
