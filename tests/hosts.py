@@ -231,7 +231,7 @@ def host_settings(tmp_path: Path, venv: Path, **changed: Any) -> HostSettings:
         "venv": str(venv),
         "model": "org/tiny",
         "port": free_port(),
-        "bench": BenchSettings((1,), 8, 8, 1),
+        "bench": BenchSettings((1,), 8, 8, 1, 0),
         "state": str(tmp_path / "state"),
         **changed,
     }
