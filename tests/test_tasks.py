@@ -147,6 +147,36 @@ def test_hosts_lists_what_is_configured_and_prose_goes_to_stderr(project: Projec
     assert "gpu" in project.inv("hosts").stdout
 
 
+def test_past_runs_are_asked_without_a_host(project: Project) -> None:
+    project.settings(gpu_host(1))
+    listed = project.inv("runs", "--json")
+    assert listed.returncode == 0
+    assert json.loads(listed.stdout)["total"] == 0
+    assert not (project.folder / "runs").exists()
+    exported = project.inv("export", "--format", "csv", "--output", "runs.csv")
+    assert exported.returncode == 0 and (project.folder / "runs.csv").read_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("runs", "--sort", "sped"), "--sort"),
+        (("runs", "--since", "yesterday"), "--since"),
+        (("runs", "--limit", "few"), "limit"),
+        (("show", "last"), "no run was started yet"),
+        (("diff", "last", "last"), "no run was started yet"),
+        (("rerun", "last"), "no run was started yet"),
+        (("export", "--format", "xml"), "csv or jsonl"),
+    ],
+)
+def test_a_past_run_that_there_is_not_is_exit_2(
+    project: Project, words: tuple[str, ...], named: str
+) -> None:
+    failed = project.inv(*words)
+    assert failed.returncode == 2
+    assert named in failed.stderr and "Traceback" not in failed.stderr
+
+
 def test_the_five_profiles_are_there(project: Project) -> None:
     listed = project.inv("profiles", "--json")
     names = {profile["profile"] for profile in json.loads(listed.stdout)}

@@ -180,7 +180,9 @@ def learnt_from(found: RunState) -> tuple[Ending, ...]:
         return (Ending(READY, seconds=_span(found, told_at)),)
     if seen != outcome:
         ready = (Ending(READY, seconds=_span(found, told_at)),) if seen == READY else ()
-        return (*ready, Ending(outcome, seconds=_span(found, found.ended_at)))
+        # Whether one that was stopped had served until then, nobody saw.
+        died = outcome in ("crashed", "died_after_ready")
+        return (*ready, Ending(outcome, seconds=_span(found, found.ended_at) if died else None))
     return (
         Ending(
             outcome,

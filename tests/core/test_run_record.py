@@ -167,7 +167,15 @@ CAUSE = {"kind": "kv_pool_too_small", "cause": "no memory", "reason": "it died"}
             ),
             Ending("crashed", "kv_pool_too_small", "no memory", seconds=30.0),
         ),
-        (found(stop_requested=True, exit_status=143, ended_at=101.0), Ending("stopped", seconds=1)),
+        (found(stop_requested=True, exit_status=143, ended_at=101.0), Ending("stopped")),
+        (
+            found(
+                stop_requested=True,
+                ended_at=101.0,
+                outcome={"outcome": "stopped", "at": 102.0, "reason": "on request"},
+            ),
+            Ending("stopped", cause="on request", seconds=1.0),
+        ),
         (
             found(stop_requested=True, ended_at=900.0, outcome={"outcome": "ready", "at": 160.0}),
             Ending("ready", seconds=60.0),
