@@ -35,7 +35,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
                 "remote.patch_sets",
                 "remote.store",
             ),
-            ("remote.agent", "remote.redial", "remote.rendering"),
+            ("remote.agent", "remote.charts", "remote.redial", "remote.rendering"),
             # The capabilities, and the host that they are given.
             (
                 "remote.ssh",
@@ -46,6 +46,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
                 "remote.probe",
                 "remote.profile",
                 "remote.pulling",
+                "remote.report",
                 "remote.server",
                 "remote.venv",
             ),
@@ -66,7 +67,8 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
                 "remote.sandbox.tasks",
                 "remote.watching",
             ),
-            ("remote.rerunning",),
+            ("remote.comparing", "remote.rerunning"),
+            ("remote.experimenting",),
             ("tasks",),
         ),
     )
@@ -77,7 +79,8 @@ ALLOWED = {
     "asyncssh": ("remote.sandbox",),
     "fabric": ("remote.ssh",),
     "invoke": ("tasks",),
-    "jinja2": ("remote.rendering",),
+    "jinja2": ("remote.rendering", "remote.report"),
+    "matplotlib": ("remote.charts",),
     "packaging": ("remote.patch_sets",),
     "paramiko": ("remote.ssh",),
     "rich": ("remote.display",),

@@ -68,6 +68,22 @@ def geometric_mean(values: Sequence[float]) -> float:
     return math.exp(math.fsum(map(math.log, values)) / len(values))
 
 
+def interval_of_mean(
+    values: Sequence[float], confidence: float = 0.95
+) -> tuple[float, float] | None:
+    """The confidence interval of the geometric mean; None for fewer than two figures."""
+    if len(values) < 2:
+        return None
+    from scipy.special import stdtrit
+
+    logs = [math.log(value) for value in values]
+    mean = math.fsum(logs) / len(logs)
+    df = len(logs) - 1
+    variance = max(math.fsum((each - mean) ** 2 for each in logs) / df, _LEAST_SD**2)
+    reach = float(stdtrit(df, (1 + confidence) / 2)) * math.sqrt(variance / len(logs))
+    return math.exp(mean - reach), math.exp(mean + reach)
+
+
 def contrast(baseline: Sequence[float], candidate: Sequence[float]) -> Contrast:
     """The contrast of two sets of repeats, at least two figures above zero in each."""
     sides = [[math.log(value) for value in side] for side in (baseline, candidate)]
