@@ -13,6 +13,7 @@ from remote.core.host_facts import RunState
 from remote.core.phases import Phase
 from remote.core.run_record import STARTED, Ending, RunRow, learnt_from, settled
 from remote.core.scrubbing import Scrubber
+from remote.core.start_identity import unseen
 from remote.core.verdict import Diagnosis
 from remote.deploy import Plan, whoami
 from remote.display import Display, moment
@@ -213,7 +214,8 @@ class Recorder:
         if not failures:
             return
         last = failures[0]
-        text = f"already tried exactly this on {moment(last.at)}: run {last.id} {last.ending}"
+        what = f"exactly this{unseen(made.facts)}"
+        text = f"already tried {what} on {moment(last.at)}: run {last.id} {last.ending}"
         if last.note:
             text += f"; its note: {last.note}"
         if len(found) > 1:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from remote.core.run_record import RunRow
-from remote.core.start_identity import differences, normal_script
+from remote.core.start_identity import differences, normal_script, unseen
 from remote.core.unified_diff import between
 from remote.deploy import Plan
 from remote.errors import ConfigError, PreflightFailed
@@ -64,7 +64,9 @@ def against_then(session: Session, row: RunRow, made: Plan, *, force: bool) -> N
     if record["script_identity"] != row.script_identity:
         of_client += ["the start script is another:", *_changes(session, row, made)]
     if not (of_host or of_client):
-        session.display.good(f"this is run {row.id} again: script, environment and patches")
+        session.display.good(
+            f"this is run {row.id} again: script, environment and patches{unseen(made.facts)}"
+        )
         return
     if force:
         for line in (*of_host, *of_client):

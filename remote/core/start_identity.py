@@ -66,6 +66,14 @@ def identity(host: str, script: str, environment: Mapping[str, Any]) -> str:
     return _hash(json.dumps([host, script, {**environment, "patches": patches}], sort_keys=True))
 
 
+def unseen(facts: HostFacts) -> str:
+    """What a fingerprint can't tell apart on this host, to be said where two are called equal."""
+    edited = [name for name, found in facts.distributions.items() if found.get("editable")]
+    if not edited:
+        return ""
+    return f" (as far as the last commit of {', '.join(sorted(edited))} tells; edits since don't)"
+
+
 @dataclass(frozen=True)
 class Difference:
     """One thing that is not the same in two environments; None where one of them lacks it."""

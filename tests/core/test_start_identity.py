@@ -14,6 +14,7 @@ from remote.core.start_identity import (
     identity,
     normal_script,
     script_identity,
+    unseen,
 )
 
 RUN, OTHER = "20261129-201530-piecewise-3f2a", "20261130-080000-piecewise-9b01"
@@ -78,6 +79,12 @@ def test_what_differs_at_all_is_another_start(changed: dict[str, Any]) -> None:
 
 def test_a_machine_that_is_known_by_another_name_to_itself_is_the_same() -> None:
     assert of(hostname="pod-7f3", runs=(), state_free_bytes=5) == of()
+
+
+def test_edits_in_a_checkout_are_said_to_be_unseen() -> None:
+    assert unseen(FACTS) == ""
+    edited = {**FACTS.distributions, "sglang": {"version": "0.5.9", "editable": "/src/sglang"}}
+    assert "last commit of sglang" in unseen(replace(FACTS, distributions=edited))
 
 
 def test_differences_are_named_one_by_one() -> None:
