@@ -11,6 +11,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,7 @@ def _render(
         findings=view.findings,
         source=view.source,
         fenced=_fenced,
+        tagless=_tagless,
     )
     return environment.get_template(template).render(
         data=data,
@@ -130,3 +132,8 @@ def _fenced(text: str, language: str = "") -> _Marked:
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return _Marked(f"{fence}{language}\n{text.rstrip()}\n{fence}")
+
+
+def _tagless(text: str) -> _Marked:
+    """Text inside an element, where Markdown's own escapes would show."""
+    return _Marked(escape(" ".join(text.split())))

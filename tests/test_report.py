@@ -205,6 +205,7 @@ def test_names_that_a_formula_or_a_tag_could_hide_in_are_drawn_as_they_are() -> 
     run = ReportRun("r1", 0.0, "gpu", name, "crashed", kind=name, phases={name: 1.0}, points=points)
     text = report.html(ReportData(name, 0.0, (run,)), TEMPLATES)
     assert "<b>" not in text
+    assert "<b>" not in report.markdown(ReportData(name, 0.0, (run,)), TEMPLATES)
     assert r"$\frac{x$ &lt;b&gt;&amp;" in text
 
 
@@ -221,11 +222,15 @@ def test_numbers_that_are_none_go_into_json_as_null() -> None:
 def test_markdown_holds_the_verdicts_and_no_mark_up_of_others() -> None:
     text = report.markdown(sample(), TEMPLATES)
     assert "**piecewise against baseline: mixed**" in text
+    assert "| ≠ patches | – |" in text
     table = [line for line in text.splitlines() if line.startswith("| 1024 | output throughput")]
     assert "better" in table[0] and "c1024-r3.jsonl:1" in table[1].replace("\\", "")
     before_scripts = text.partition("## Scripts")[0]
     assert "<img" not in before_scripts and "`$x" not in before_scripts.replace("\\`", "")
-    for line in before_scripts.splitlines():
+    lines = before_scripts.splitlines()
+    heads = [number for number, line in enumerate(lines) if re.match(r"\|[-:|]+\|$", line)]
+    assert len(heads) == 5 and all(lines[number - 2] == "" for number in heads)
+    for line in lines:
         if line.startswith("|") and "crashed" in line:
             assert len(re.findall(r"(?<!\\)\|", line)) == 8
 
