@@ -57,6 +57,7 @@ _HOST = "the host's name in invoke.yaml (default: host:, the only one, or the em
 _JSON = "data as one JSON document on standard output, prose on standard error"
 _RUN = "the run's id (default: the newest on the host)"
 _NOTE = "why it is tried and what is expected; kept with the run, and shown where it is"
+_FAIL_UNDER = "exit 3 where output throughput is below this part of the baseline's, e.g. 0.97"
 _KNOWN_RUN = "a run's id, the beginning of one, or last"
 _NO_BUNDLE = "after a crash or a hang, end at once instead of bringing its evidence"
 
@@ -217,12 +218,13 @@ def wait(
     no_bundle: bool = False,
     json: bool = False,
 ) -> Any:
-    """Take a start up again: the same display, verdict and exit codes as deploy."""
-    from remote import experiment
+    """Take a start up again, as deploy would go on; and collect what its benches measured."""
+    from remote import benching, experiment
     from remote.session import opened
 
     with opened(c.config, PROJECT, host, display) as session:
-        return experiment.wait(session, run or None, timeout or None, bundle=not no_bundle)
+        told = experiment.wait(session, run or None, timeout or None, bundle=not no_bundle)
+        return {**told, "benches": benching.collect(session, told["run"], session.record.point)}
 
 
 @_task(
@@ -359,9 +361,96 @@ def bench(
     path = Path(questions) if questions else None
     options = BenchOptions(asked, resume, note, timeout or None, path, bundle=not no_bundle)
     with opened(c.config, PROJECT, host, display) as session:
-        report = run_bench(session, run or None, options)
+        report = run_bench(session, run or None, options, session.record.point)
     display.json(report)
     return MeasurementInvalid.exit_code if report["invalid"] else OK
+
+
+@_task(
+    help={
+        "run": _KNOWN_RUN,
+        "name": "what the baseline is called (default: baseline); the one named last counts",
+    }
+)
+def baseline(c: Context, display: Display, run: str, name: str = "", json: bool = False) -> Any:
+    """Make a measured run the one that others of its host are compared with."""
+    from remote import comparing
+    from remote.clock import SystemClock
+
+    return comparing.name_baseline(c.config, PROJECT, display, SystemClock(), run, name)
+
+
+@_task(
+    help={
+        "run": _KNOWN_RUN,
+        "baseline": "another run, a baseline's name, or a .csv file with a published table",
+        "fail_under": _FAIL_UNDER,
+    }
+)
+def compare(
+    c: Context,
+    display: Display,
+    run: str,
+    baseline: str = "",
+    fail_under: float = 0.0,
+    json: bool = False,
+) -> Any:
+    """Hold a run's figures and output against the baseline's; exit 3 where output differs."""
+    from remote import comparing
+
+    return comparing.compare(
+        c.config, PROJECT, display, run, baseline=baseline, fail_under=fail_under
+    )
+
+
+@_task(
+    iterable=["sweep"],
+    help={
+        "profiles": "baseline,piecewise: the first is the baseline, measured first and again last",
+        "sweep": "key=a,b,c: the candidates with each of these; may be repeated",
+        "concurrency": 'requests in flight: "1,10,256" (default: bench: settings)',
+        "input_len": "tokens in (default: the settings')",
+        "output_len": "tokens out (default: the settings')",
+        "prompts": "requests a point (default: 5 x concurrency, at least 64)",
+        "repeats": "how often each level is measured (default: the settings')",
+        "quick": "a lighter matrix for a first look; it is said which",
+        "note": _NOTE,
+        "fail_under": _FAIL_UNDER,
+        "anew": "begin again although the same was begun and not ended",
+        "no_bundle": _NO_BUNDLE,
+    },
+)
+def experiment(
+    c: Context,
+    display: Display,
+    profiles: str,
+    host: str = "",
+    sweep: Sequence[str] | None = None,
+    concurrency: str = "",
+    input_len: str = "",
+    output_len: str = "",
+    prompts: str = "",
+    repeats: str = "",
+    quick: bool = False,
+    note: str = "",
+    fail_under: float = 0.0,
+    anew: bool = False,
+    no_bundle: bool = False,
+    json: bool = False,
+) -> Any:
+    """Deploy, bench, compare and take back one profile after another; the same command goes on."""
+    from remote.core.bench_plan import Asked
+    from remote.experimenting import ExperimentOptions, checked, run_experiment
+    from remote.session import opened
+
+    asked = Asked(concurrency, input_len, output_len, prompts, repeats, quick)
+    options = ExperimentOptions(
+        tuple(sweep or ()), asked, note, fail_under, anew, bundle=not no_bundle
+    )
+    # A wrong name is told before the embedded host is set up for it.
+    steps = checked(c.config, PROJECT, profiles, options.sweeps)
+    with opened(c.config, PROJECT, host, display, set_up=True) as session:
+        return run_experiment(session, steps, options)
 
 
 @_task(
@@ -715,6 +804,9 @@ def _namespace() -> Collection:
         status,
         logs,
         bench,
+        baseline,
+        compare,
+        experiment,
         watch,
         diagnose,
         pull,

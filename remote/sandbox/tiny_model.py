@@ -1,7 +1,9 @@
 """Makes a tiny Qwen2 folder: ``python tiny_model.py FOLDER``, by a Python that has torch.
 
 Two layers with seeded random weights in three shards, and a byte-level BPE tokenizer trained on
-the text below. It answers nonsense, but through the same code as a real model.
+the text below. It answers nonsense, but through the same code as a real model, and nonsense that
+can be read: what decodes to nothing, a token that ends the text or one that the tokenizer doesn't
+have, is never its answer. A bench takes an answer without text for a failure, and it is right.
 """
 
 from __future__ import annotations
@@ -52,13 +54,13 @@ def main() -> None:
     beside = folder.with_name(f".{folder.name}.new")
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
-    end_id = write_tokenizer(beside)
+    end_id, readable = write_tokenizer(beside)
     write_json(beside / "config.json", config(end_id))
     write_json(
         beside / "generation_config.json",
         {"bos_token_id": end_id, "eos_token_id": end_id, "pad_token_id": end_id},
     )
-    write_weights(beside)
+    write_weights(beside, readable)
     shutil.rmtree(folder, ignore_errors=True)
     beside.rename(folder)
 
@@ -107,8 +109,12 @@ def shapes() -> dict[str, tuple[int, ...]]:
     return found
 
 
-def write_tokenizer(folder: Path) -> int:
-    """Train the tokenizer and write it; return the id of the end-of-text token."""
+def write_tokenizer(folder: Path) -> tuple[int, list[int]]:
+    """Train the tokenizer and write it.
+
+    Returns:
+        The id of the end-of-text token, and the ids that decode to plain text.
+    """
     from tokenizers import (  # type: ignore[import-not-found]
         Tokenizer,
         decoders,
@@ -140,11 +146,19 @@ def write_tokenizer(folder: Path) -> int:
             "chat_template": TEMPLATE,
         },
     )
-    return int(tokenizer.token_to_id(END))
+    readable = [
+        token
+        for token in range(tokenizer.get_vocab_size())
+        if (text := tokenizer.decode([token])) and text.isascii()
+    ]
+    return int(tokenizer.token_to_id(END)), readable
 
 
-def write_weights(folder: Path) -> None:
-    """Seeded normal weights (norms: ones), in shards of consecutive layers with their index."""
+def write_weights(folder: Path, readable: list[int]) -> None:
+    """Seeded normal weights (norms: ones), in shards of consecutive layers with their index.
+
+    The head's other rows are nothing: of hundreds of readable tokens one is always likelier.
+    """
     import torch  # type: ignore[import-not-found]
     from safetensors.torch import save_file  # type: ignore[import-not-found]
 
@@ -155,6 +169,10 @@ def write_weights(folder: Path) -> None:
             value = torch.ones(shape)
         else:
             value = torch.randn(shape, generator=source) * 0.02
+        if name == "lm_head.weight":
+            head = torch.zeros(shape)
+            head[readable] = value[readable]
+            value = head
         weights[name] = value.to(torch.bfloat16)
 
     placed: dict[str, str] = {}
