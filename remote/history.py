@@ -404,7 +404,8 @@ def export(
 def _write(path: Path, text: str) -> None:
     """The whole file in one step, or none of it."""
     if path.is_dir() or not path.parent.is_dir():
-        raise ConfigError(f"{path} can't be written: {'a' if path.is_dir() else 'in no'} folder")
+        why = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        raise ConfigError(f"{path} can't be written: {why}")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("w", encoding="utf-8", newline="") as file:
