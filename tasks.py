@@ -404,6 +404,39 @@ def compare(
 
 
 @_task(
+    help={
+        "runs": "ids of runs, or their beginnings, between commas (default: the newest)",
+        "experiment": "the id of an experiment, or last (the default where there is one)",
+        "baseline": "the run that the others are held against (default: the host's baseline)",
+        "output": "the page's file; the Markdown lies beside it",
+    }
+)
+def report(
+    c: Context,
+    display: Display,
+    runs: str = "",
+    experiment: str = "",
+    baseline: str = "",
+    output: str = "",
+    json: bool = False,
+) -> Any:
+    """Write what was tried and measured as one page that opens offline, and as Markdown."""
+    from remote import reporting
+    from remote.clock import SystemClock
+
+    return reporting.write(
+        c.config,
+        PROJECT,
+        display,
+        SystemClock(),
+        runs=runs,
+        experiment=experiment,
+        baseline=baseline,
+        output=output,
+    )
+
+
+@_task(
     iterable=["sweep"],
     help={
         "profiles": "baseline,piecewise: the first is the baseline, measured first and again last",
@@ -439,6 +472,7 @@ def experiment(
     json: bool = False,
 ) -> Any:
     """Deploy, bench, compare and take back one profile after another; the same command goes on."""
+    from remote import reporting
     from remote.core.bench_plan import Asked
     from remote.experimenting import ExperimentOptions, checked, run_experiment
     from remote.session import opened
@@ -450,7 +484,7 @@ def experiment(
     # A wrong name is told before the embedded host is set up for it.
     steps = checked(c.config, PROJECT, profiles, options.sweeps)
     with opened(c.config, PROJECT, host, display, set_up=True) as session:
-        return run_experiment(session, steps, options)
+        return run_experiment(session, steps, options, reporting.after_experiment)
 
 
 @_task(
@@ -807,6 +841,7 @@ def _namespace() -> Collection:
         baseline,
         compare,
         experiment,
+        report,
         watch,
         diagnose,
         pull,

@@ -17,7 +17,7 @@ from remote.core.comparison import Comparison, Floor, Row, Verdict
 from remote.core.published import read_published
 from remote.core.quality import AnswerSet, Quality
 from remote.display import Display
-from remote.errors import ConfigError, Regression, ToolError
+from remote.errors import ConfigError, MeasurementInvalid, Regression, ToolError
 from remote.ledger import Ledger
 
 #: The name that a baseline has where nobody gives it one.
@@ -60,8 +60,13 @@ class Compared:
                 f" allowed is {least:g}"
                 for row in self.floor.below
             ]
-            found += [f"level {row.level}: {row.reason}" for row in self.floor.unknown]
         return tuple(found)
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """Levels for which it is not known whether throughput is what it has to be."""
+        unknown = self.floor.unknown if self.floor is not None else ()
+        return tuple(f"level {row.level}: {row.reason}" for row in unknown)
 
     def as_dict(self) -> dict[str, Any]:
         """The shape printed with ``--json``."""
@@ -117,6 +122,7 @@ def compare(
     Raises:
         ConfigError: nothing to compare.
         Regression: output differs, or throughput is below what is allowed.
+        MeasurementInvalid: it is not known whether it is.
     """
     runs = config.load(raw, project).runs
     row = history.find(raw, project, run)
@@ -141,6 +147,13 @@ def compare(
             f"{row.id} falls behind {compared.baseline}",
             evidence=compared.failures,
             hint=f"inv diff {compared.baseline} {row.id} shows what differs",
+            details=compared.as_dict(),
+        )
+    if compared.gaps:
+        raise MeasurementInvalid(
+            "not every level has a ratio to hold against --fail-under",
+            evidence=compared.gaps,
+            hint=f"inv bench --run {row.id} --resume measures what is missing",
             details=compared.as_dict(),
         )
     return compared.as_dict()

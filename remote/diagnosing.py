@@ -190,6 +190,7 @@ def reexamine(session: Session, found: RunState) -> Findings:
     over = found.state not in ("ready", "starting", "stopped")
     if over and diagnosis.outcome.value in _FAILED and told != diagnosis.kind:
         session.local(found.run).write_json("diagnosis.json", diagnosis.as_dict())
+        session.record.diagnosed(found.run, diagnosis.outcome.value, diagnosis)
         with suppress(ToolError):
             server.note_cause(session.host, session.host_settings, found, diagnosis)
     return findings

@@ -94,6 +94,23 @@ def kept(runs: Path) -> list[Kept]:
     return [Kept(runs, path.name) for path in folders if (path / "experiment.json").exists()]
 
 
+def find(runs: Path, word: str) -> Kept:
+    """The experiment that a user means: an id, the beginning of one, or ``last``.
+
+    Raises:
+        ConfigError: there is none, or there are several.
+    """
+    known = kept(runs)
+    fits = known[-1:] if word == "last" else [e for e in known if e.folder.name.startswith(word)]
+    if len(fits) != 1:
+        raise ConfigError(
+            f"{word!r} is the id of no experiment here" if not fits else f"{word!r} fits several",
+            evidence=[each.folder.name for each in (fits or known)[-10:]],
+            hint="inv experiment baseline,piecewise makes one",
+        )
+    return fits[0]
+
+
 def checked(
     raw: Mapping[str, object], project: Path, profiles: str, sweeps: Sequence[str]
 ) -> tuple[Step, ...]:
@@ -108,10 +125,17 @@ def checked(
     return steps
 
 
+#: Makes of an experiment that has ended what it is to leave; told with the rest.
+Finish = Callable[[Session, Experiment, Path], Mapping[str, Any]]
+
+
 def run_experiment(
-    session: Session, steps: tuple[Step, ...], options: ExperimentOptions
+    session: Session, steps: tuple[Step, ...], options: ExperimentOptions, finish: Finish
 ) -> dict[str, Any]:
     """Carry an experiment out, or what is missing of it.
+
+    Args:
+        finish: given the experiment and its folder, before anything is refused.
 
     Raises:
         Regression: a candidate's output differs, or it is slower than ``fail_under`` allows.
@@ -127,7 +151,7 @@ def run_experiment(
     except (SSHError, Locked, KeyboardInterrupt):
         session.display.say(f"experiment {made.id} is not done; the same command goes on with it")
         raise
-    return work.concluded()
+    return work.concluded(finish)
 
 
 def _begun(
@@ -258,7 +282,7 @@ class _Work:
 
     # --- the end --------------------------------------------------------------------------------
 
-    def concluded(self) -> dict[str, Any]:
+    def concluded(self, finish: Finish) -> dict[str, Any]:
         """Compare, show, and say what is wrong.
 
         Raises:
@@ -271,6 +295,7 @@ class _Work:
             "experiment": self._made.as_dict(),
             "folder": str(self._store.folder),
             "comparisons": {name: each.as_dict() for name, each in compared.items()},
+            "report": dict(finish(self._session, self._made, self._store.folder)),
         }
         self._refuse(compared, told)
         return told
@@ -294,6 +319,13 @@ class _Work:
         ]
         if worse:
             raise Regression("a candidate falls behind", evidence=worse, details=told)
+        unknown = [f"{name}: {gap}" for name, each in compared.items() for gap in each.gaps]
+        if unknown:
+            raise MeasurementInvalid(
+                "not every level has a ratio to hold against --fail-under",
+                evidence=unknown,
+                details=told,
+            )
         invalid = [
             f"{step.name}: level {point.level}, repeat {point.repeat}: {'; '.join(point.reasons)}"
             for step in made.steps

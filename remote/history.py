@@ -199,13 +199,16 @@ def _read(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def show(raw: Mapping[str, object], project: Path, display: Display, word: str) -> dict[str, Any]:
-    """All that is known of one start."""
-    settings = config.load(raw, project)
-    row, kept_by = _found(settings.runs, word)
-    ledger = Ledger(settings.runs)
-    folder = Path(row.folder) if row.folder else settings.runs / row.id
-    told = Told(
+def tell(runs: Path, word: str) -> Told:
+    """All that is known of one start.
+
+    Raises:
+        ConfigError: as in `find`.
+    """
+    row, kept_by = _found(runs, word)
+    ledger = Ledger(runs)
+    folder = _folder_of(runs, row)
+    return Told(
         row,
         kept_by,
         ledger.phases_of(row.id),
@@ -218,7 +221,17 @@ def show(raw: Mapping[str, object], project: Path, display: Display, word: str) 
             if path.is_file() and not path.name.startswith(".")
         ),
     )
-    for line in _lines(told, folder):
+
+
+def _folder_of(runs: Path, row: RunRow) -> Path:
+    return Path(row.folder) if row.folder else runs / row.id
+
+
+def show(raw: Mapping[str, object], project: Path, display: Display, word: str) -> dict[str, Any]:
+    """Print all that is known of one start."""
+    runs = config.load(raw, project).runs
+    told = tell(runs, word)
+    for line in _lines(told, _folder_of(runs, told.row)):
         display.say(line)
     if told.points:
         display.table(*_table(told.points))
@@ -344,9 +357,8 @@ def _flags(before: RunRow, after: RunRow) -> tuple[list[str], list[str]]:
 
 def script_of(runs: Path, row: RunRow) -> str:
     """The run's start script without what differs from run to run; empty where it isn't kept."""
-    folder = Path(row.folder) if row.folder else runs / row.id
     try:
-        text = (folder / "launch.sh").read_text("utf-8", "surrogateescape")
+        text = (_folder_of(runs, row) / "launch.sh").read_text("utf-8", "surrogateescape")
     except OSError:
         return ""
     return normal_script(text, row.id)

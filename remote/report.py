@@ -94,7 +94,6 @@ def _render(
         ratio=view.ratio,
         label=view.label,
         findings=view.findings,
-        source=view.source,
         fenced=_fenced,
         tagless=_tagless,
     )

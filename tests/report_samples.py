@@ -61,8 +61,8 @@ class SamplePoint:
     reasons: Sequence[str] = ()
 
     @property
-    def source(self) -> Mapping[str, Any]:
-        return {"file": f"bench/{self.bench}/raw/c{self.level}-r{self.repeat}.jsonl", "line": 1}
+    def origin(self) -> str:
+        return f"{self.run}/bench/{self.bench}/raw/c{self.level}-r{self.repeat}.jsonl:1"
 
 
 def points(run: str, gain: Mapping[int, float], seed: int) -> tuple[SamplePoint, ...]:

@@ -69,6 +69,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
             ),
             ("remote.comparing", "remote.rerunning"),
             ("remote.experimenting",),
+            ("remote.reporting",),
             ("tasks",),
         ),
     )

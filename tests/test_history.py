@@ -66,8 +66,16 @@ class Past:
 
     def point(self, run: str, level: int, throughput: float) -> dict[str, Any]:
         return {
-            "bench": f"bench-{run}", "run": run, "level": level, "repeat": 1, "valid": True,
-            "reasons": [], "input_len": 16, "output_len": 8, "started_at": 0, "ended_at": 9,
+            "bench": f"bench-{run}",
+            "run": run,
+            "level": level,
+            "repeat": 1,
+            "valid": True,
+            "reasons": [],
+            "input_len": 16,
+            "output_len": 8,
+            "started_at": 0,
+            "ended_at": 9,
             "metrics": {"output_throughput": throughput, "ttft_p99_ms": 5.0},
         }
 
@@ -217,7 +225,10 @@ def test_a_script_that_is_not_kept_is_said(past: Past, capsys: pytest.CaptureFix
 def test_runs_and_points_are_exported(past: Past, tmp_path: Path) -> None:
     path = tmp_path / "runs.csv"
     assert past.export("runs", "csv", str(path)) == {
-        "file": str(path), "rows": 3, "what": "runs", "format": "csv"
+        "file": str(path),
+        "rows": 3,
+        "what": "runs",
+        "format": "csv",
     }
     rows = list(csv.DictReader(path.open()))
     assert [row["id"] for row in rows] == [C, B, A]

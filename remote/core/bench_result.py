@@ -99,6 +99,12 @@ class Point:
             "source": dict(self.source),
         }
 
+    @property
+    def origin(self) -> str:
+        """File and line that the figures come from, below the folder of the runs."""
+        folder = self.source.get("run", self.run)
+        return f"{folder}/{self.source.get('file', '?')}:{self.source.get('line', '?')}"
+
     @classmethod
     def from_dict(cls, known: Mapping[str, Any]) -> Point:
         """From `as_dict`, also after a trip through JSON.
@@ -244,7 +250,12 @@ def judge(
         server=step_figures(steps),
         started_at=float(told.get("started_at", 0.0)),
         ended_at=float(told.get("ended_at", 0.0)),
-        source={"file": f"bench/{plan.bench}/raw/{job.name}.jsonl", "line": 1},
+        # The folder of the run that the bench began on; its server may have been replaced since.
+        source={
+            "run": plan.run,
+            "file": f"bench/{plan.bench}/raw/{job.name}.jsonl",
+            "line": 1,
+        },
     )
 
 

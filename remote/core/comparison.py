@@ -50,7 +50,7 @@ class MeasuredPoint(Protocol):
     @property
     def metrics(self) -> Mapping[str, float]: ...
     @property
-    def source(self) -> Mapping[str, Any]: ...
+    def origin(self) -> str: ...
 
 
 class Verdict(str, Enum):
@@ -261,10 +261,7 @@ class _Points:
         return [point.metrics[metric] for point in self.measured(level, metric)]
 
     def sources(self, level: int, metric: str) -> tuple[str, ...]:
-        return tuple(
-            f"{point.run}/{point.source.get('file', '')}:{point.source.get('line', '')}"
-            for point in self.measured(level, metric)
-        )
+        return tuple(point.origin for point in self.measured(level, metric))
 
     def why_none(self, level: int, metric: str) -> str:
         """Why there is no figure, for a side that has none."""

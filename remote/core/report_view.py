@@ -101,14 +101,9 @@ def _figures(points: Sequence[MeasuredPoint]) -> dict[tuple[int, str], Figure]:
                     geometric_mean(values),
                     interval_of_mean(values),
                     len(values),
-                    tuple(source(point) for point in having),
+                    tuple(point.origin for point in having),
                 )
     return found
-
-
-def source(point: MeasuredPoint) -> str:
-    """The line that a point's figures stand in."""
-    return f"{point.run}/{point.source.get('file', '?')}:{point.source.get('line', '?')}"
 
 
 def environment(runs: Sequence[ReportRun]) -> list[Line]:
@@ -223,7 +218,7 @@ def _run(run: ReportRun) -> dict[str, Any]:
                 "valid": point.valid,
                 "reasons": list(point.reasons),
                 "metrics": dict(point.metrics),
-                "source": source(point),
+                "source": point.origin,
             }
             for point in run.points
         ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -46,7 +46,7 @@ class APoint:
     reasons: Sequence[str] = ()
     bench: str = "20261129-200000-ab12"
     run: str = "r1"
-    source: Mapping[str, Any] = field(default_factory=lambda: {"file": "raw/x.jsonl", "line": 1})
+    origin: str = "r1/raw/x.jsonl:1"
 
 
 def noisy(
@@ -270,10 +270,7 @@ def test_figures_that_are_none_are_not_averaged() -> None:
 
 
 def test_every_figure_names_the_lines_it_comes_from() -> None:
-    points = [
-        APoint(4, n, FIGURES, source={"file": f"bench/b/raw/c4-r{n}.jsonl", "line": n})
-        for n in (1, 2)
-    ]
+    points = [APoint(4, n, FIGURES, origin=f"r1/bench/b/raw/c4-r{n}.jsonl:{n}") for n in (1, 2)]
     found = row(table(points, points), 4)
     assert found.sources[0] == ("r1/bench/b/raw/c4-r1.jsonl:1", "r1/bench/b/raw/c4-r2.jsonl:2")
 

@@ -37,6 +37,7 @@ KV_POOL = Rule(
         Sign(r"(?P<what>.*leave no GPU memory for the KV cache.*)"),
         Sign(r"(?P<what>.*larger than the profiled value -?(?:\d|<).*)"),
         Sign(r"(?P<what>No available memory for the cache blocks.*)"),
+        Sign(r"(?P<what>Memory pool size is too small.*)"),
         Sign(
             _OOM,
             frames=r"memory_pool|init_memory_pool|kv_cache",
