@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -110,11 +110,16 @@ def run_bench(
         )
         found = _serving(session, run)
         local, plan = _new(session, found, matrix, options.note)
-    work = _Work(session, local, plan, options, note_point)
+    work = _Work(session, local, plan, options, note_point, questions)
     if not options.resume:
-        work.ask_for_quality(found.run, questions)
-    work.measure(found.run)
-    return work.shown()
+        work.ask_for_quality(found.run)
+    try:
+        work.measure(found.run)
+    except ToolError:
+        work.show_table()
+        raise
+    work.show_table()
+    return work.as_dict()
 
 
 def collect(
@@ -138,7 +143,8 @@ def collect(
         local = known[0] if known else _adopted(session, seen.plan, run)
         work = _Work(session, local, seen.plan, BenchOptions(), note_point)
         work.take(run)
-        shown.append(work.shown())
+        work.show_table()
+        shown.append(work.as_dict())
     return shown
 
 
@@ -251,19 +257,22 @@ class _Work:
         plan: BenchPlan,
         options: BenchOptions,
         note_point: NotePoint,
+        questions: Sequence[Question] = (),
     ) -> None:
         self._session = session
         self._local = local
         self._plan = plan
         self._options = options
         self._note_point = note_point
+        self._questions = questions
+        self._began_s = session.clock.monotonic_s()
         # What the server tells of itself, and what it logs, may hold the key it was started with.
         for run in local.servers():
             diagnosing.learn_secrets(session, run)
 
-    def ask_for_quality(self, run: str, questions: Sequence[Question]) -> None:
+    def ask_for_quality(self, run: str) -> None:
         """Keep what the server says to fixed prompts, once a deploy."""
-        session = self._session
+        session, questions = self._session, self._questions
         kept = session.local(run)
         if (kept.folder / "quality.json").exists() and not questions:
             return
@@ -441,19 +450,27 @@ class _Work:
         Raises:
             ServerCrashed, ServerHung: it was the last try, or the start failed.
         """
-        session = self._session
+        session, display = self._session, self._session.display
+        # Only the newest run's start is known well enough to be made again.
+        again = not last and experiment.pick_run(session, None).run == run
+        diagnosing.pull(session, run)
         try:
-            diagnosing.pull(session, run)
-            diagnosing.conclude(session, run, _verdict(end), bundle=self._options.bundle)
-        except (ServerCrashed, ServerHung) as died:
-            if last:
-                died.hint = f"{died.hint}\n      the second death in this bench: given up"
+            with display.going_on() if again else nullcontext():
+                diagnosing.conclude(session, run, self._verdict(end), bundle=self._options.bundle)
+        except (ServerCrashed, ServerHung):
+            if not again:
                 raise
-            newest = experiment.pick_run(session, None).run
-            if newest != run:
-                raise
-            session.display.say("starting the same once more")
-        return str(experiment.restart(session, None)["run"])
+        display.say("starting the same once more; the bench goes on with what is missing")
+        replaced = str(experiment.restart(session, None)["run"])
+        self.ask_for_quality(replaced)
+        return replaced
+
+    def _verdict(self, end: End) -> Verdict:
+        """What the host saw, as a wait would have put it."""
+        hung = end.outcome == "server_hung"
+        outcome = Outcome.HUNG if hung else Outcome.DIED_AFTER_READY
+        elapsed_s = self._session.clock.monotonic_s() - self._began_s
+        return Verdict(outcome, f"{end.why}, while it was measured", elapsed_s, StartState())
 
     def _incomplete(self, end: End) -> MeasurementInvalid:
         missing = [job.name for job in self._missing()]
@@ -485,10 +502,12 @@ class _Work:
             ),
         }
 
-    def shown(self) -> dict[str, Any]:
-        """The table, and the data."""
+    def show_table(self) -> None:
+        """The points that are there, and what is against those that are invalid."""
         display = self._session.display
         points = sorted(self._local.points(), key=lambda point: point.key)
+        if not points:
+            return
         display.table(_COLUMNS, map(_cells, points))
         for point in points:
             for reason in () if point.valid else point.reasons:
@@ -498,14 +517,6 @@ class _Work:
         for note in sorted(notes):
             display.say(note)
         display.say(f"kept in {self._local.folder}")
-        return self.as_dict()
-
-
-def _verdict(end: End) -> Verdict:
-    """What the host saw, as a wait would have put it."""
-    hung = end.outcome == "server_hung"
-    outcome = Outcome.HUNG if hung else Outcome.DIED_AFTER_READY
-    return Verdict(outcome, f"{end.why}, while it was measured", 0.0, StartState())
 
 
 def _cells(point: Point) -> list[str]:

@@ -55,6 +55,7 @@ class Display:
         self._progress: Progress | None = None
         self._task: TaskID | None = None
         self._reported: ToolError | None = None
+        self._goes_on = False
 
     def _shown(self, text: str) -> str:
         """Text as it may stand on a terminal: no secrets, no control characters, no markup."""
@@ -155,12 +156,21 @@ class Display:
         self._prose.print(f"{escape(question)} [y/N] ", end="")
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        """Errors told in the block don't end the task: its one document is yet to come."""
+        self._goes_on = True
+        try:
+            yield
+        finally:
+            self._goes_on = False
+
     def error(self, error: ToolError) -> None:
         """One clear error: what, where, the evidence, the next step; the same one only once."""
         if error is self._reported:
             return
         self._reported = error
-        if self.as_json:
+        if self.as_json and not self._goes_on:
             self.json({"error": error.as_dict()})
         where = f" on {error.host}" if error.host else ""
         console = _errors()

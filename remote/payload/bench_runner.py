@@ -16,18 +16,20 @@ import threading
 import time
 from typing import Any
 
-from . import bench_folder, gpus, procs, readiness, runs
+from . import bench_folder, gpus, procs, ranks, readiness, runs
 from .files import expand, remove, write
 
 _LOOK_S = 0.1
 #: A dead server's client finds that all its requests fail, and says so in its result.
 _LAST_WORDS_S = 10.0
-#: A log that doesn't grow for so long, and a generation that isn't answered in that: it hangs.
+#: No step logged for so long, and a generation that isn't answered in that: it hangs.
 _QUIET_S = 60.0
 _ANSWER_S = 60.0
 #: Requests that failed while the server still lives may be the first sign of its death.
 _DEATH_S = 5.0
+_RANKS_S = 2.0
 _SAMPLE_PROCESSES_S = 5.0
+_BLOCK = 1024 * 1024
 _FULL_BYTES = 1024 * 1024
 
 _GPU_FIELDS = (
@@ -202,30 +204,42 @@ class Runner:
         self, client: subprocess.Popen[bytes], limit_s: float, troubles: list[str]
     ) -> Over | None:
         """Wait for the client; why there is nothing more to measure, where that is so."""
-        began = grown_at = time.monotonic()
-        size = os.path.getsize(self._log)
+        began = worked_at = looked_at = time.monotonic()
+        steps = _Steps(self._log)
         asking: _Asking | None = None
         while client.poll() is None:
             now = time.monotonic()
-            if not self._alive:
-                over = Over(*self._gone())
+            over = None if self._alive else Over(*self._gone())
+            if over is None and now - looked_at > _RANKS_S:
+                looked_at, over = now, self._dead_rank()
+            if over is not None:
                 troubles.append(f"the server died during the point: {over.why}")
                 _await(client, _LAST_WORDS_S)
                 return over
             if now - began > limit_s:
                 troubles.append(f"took longer than {limit_s:.0f} s and was ended")
                 return None
-            if (grown := os.path.getsize(self._log)) != size:
-                size, grown_at, asking = grown, now, None
-            if asking is None and now - grown_at > _QUIET_S:
+            # Only a step is a sign of work: health checks and refusals are logged all the same.
+            if steps.news():
+                worked_at, asking = now, None
+            if asking is None and now - worked_at > _QUIET_S:
                 asking = _Asking(self._run, self._address, self._port)
             if asking is not None and asking.answer is not None:
                 if not asking.answer["ok"]:
                     why = f"a generation is not answered: {asking.answer['why']}"
                     troubles.append(f"the server hung during the point: {why}")
                     return Over("server_hung", why)
-                grown_at, asking = now, None
+                worked_at, asking = now, None
             time.sleep(_LOOK_S)
+        return None
+
+    def _dead_rank(self) -> Over | None:
+        """A rank that ended while the server's main process goes on without it."""
+        for child in ranks.dead_children(procs.members(self._run)):
+            if str(child["name"]).startswith("sglang::"):
+                return Over(
+                    "server_gone", f"its process {child['name']} ended (pid {child['pid']})"
+                )
         return None
 
     def _afterwards(self, point: dict[str, Any], troubles: list[str]) -> Over | None:
@@ -233,6 +247,10 @@ class Runner:
         if self._alive and (troubles or point["completed"] != point["prompts"]):
             until = time.monotonic() + _DEATH_S
             while self._alive and time.monotonic() < until:
+                dead = self._dead_rank()
+                if dead is not None:
+                    troubles.append(f"the server died during the point: {dead.why}")
+                    return dead
                 time.sleep(_LOOK_S)
             if self._alive:
                 found = readiness.check(self._run, self._address, self._port, _ANSWER_S)
@@ -263,6 +281,24 @@ class Runner:
         for key in _BULKY:
             result.pop(key, None)
         write(path, json.dumps(result).encode() + b"\n")
+
+
+class _Steps:
+    """The steps that a server's log gets."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._offset = os.path.getsize(path)
+
+    def news(self) -> bool:
+        """Whether a step was logged since the last look; a part of the last line may wait."""
+        if os.path.getsize(self._path) <= self._offset:
+            return False
+        with open(self._path, "rb") as log:
+            log.seek(self._offset)
+            fresh, newline, _ = log.read(_BLOCK).rpartition(b"\n")
+        self._offset += len(fresh) + len(newline)
+        return b"] Decode batch" in fresh or b"] Prefill batch" in fresh
 
 
 class _Asking:
