@@ -281,6 +281,6 @@ def _cells(row: Row) -> list[str]:
         number(row.candidate),
         "-" if row.ratio is None else f"{row.ratio:.3f}",
         interval,
-        "" if row.p is None else f"{row.p:.3f}",
+        "" if row.p is None else "<0.001" if row.p < 0.001 else f"{row.p:.3f}",
         row.verdict.value if row.verdict is not Verdict.NONE else "",
     ]

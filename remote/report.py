@@ -11,6 +11,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,8 @@ def write(path: Path, text: str) -> None:
         temporary.write_text(text, "utf-8", errors="replace")
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         raise ToolError(f"{path} can't be written: {error.strerror}") from error
 
 
