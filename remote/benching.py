@@ -276,15 +276,23 @@ class _Work:
         kept = session.local(run)
         if (kept.folder / "quality.json").exists() and not questions:
             return
-        with session.display.working("asking the fixed prompts"):
-            said = answers.ask(
-                session.host,
-                session.host_settings,
-                run,
-                server.local_address(session.host_settings),
-                questions,
-                lambda done, of: session.display.bar("fixed prompts", done, of),
-            )
+        display = session.display
+        try:
+            with display.working("asking the fixed prompts"):
+                said = answers.ask(
+                    session.host,
+                    session.host_settings,
+                    run,
+                    server.local_address(session.host_settings),
+                    questions,
+                    lambda done, of: display.bar("fixed prompts", done, of),
+                )
+        except SSHError:
+            raise
+        except ToolError as error:
+            # A server that is dead or dying shows so at the first point, and is diagnosed there.
+            display.warn(f"the fixed prompts were not answered: {error.message}")
+            return
         kept.write("quality.json", json.dumps(said, indent=1).encode() + b"\n")
 
     def measure(self, run: str) -> None:
