@@ -174,14 +174,24 @@ def measured(runs: Path, run: str) -> Measured:
     )
 
 
-def of(baseline: Measured, candidate: Measured, fail_under: float = 0.0) -> Compared:
-    """Two benches compared; ``fail_under``: see `compare`."""
+def of(
+    baseline: Measured,
+    candidate: Measured,
+    fail_under: float = 0.0,
+    names: tuple[str, str] | None = None,
+) -> Compared:
+    """Two benches compared.
+
+    Args:
+        fail_under: see `compare`.
+        names: what the two are called; by default their runs.
+    """
     speed = comparison.compare(
         baseline.points,
         candidate.points,
         baseline.plan,
         candidate.plan,
-        (baseline.run, candidate.run),
+        names or (baseline.run, candidate.run),
     )
     output = None
     if baseline.answers is not None and candidate.answers is not None:

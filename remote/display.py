@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import Enum
 from datetime import datetime
 from typing import Any
 
@@ -72,6 +73,11 @@ class Display:
 
     def good(self, text: str) -> None:
         self._prose.print(f"[green]{self._shown(text)}[/]")
+
+    def judged(self, level: str, text: str) -> None:
+        """A check's outcome: ``ok``, ``warning`` or ``failure`` in front of what was found."""
+        colour = {"ok": "green", "warning": "yellow"}.get(level, "bold red")
+        self._prose.print(f"[{colour}]{level:8}[/] {self._shown(text)}")
 
     def line(self, text: str, at_once: bool = False) -> None:
         """A line of data, as it is, to standard output; ``at_once`` also into a pipe."""
@@ -288,7 +294,7 @@ def _scrubbed(value: Any, scrub: Callable[[str], str]) -> Any:
         return [_scrubbed(each, scrub) for each in value]
     if value is None or isinstance(value, (bool, int, float)):
         return value
-    return scrub(str(value))
+    return scrub(str(value.value if isinstance(value, Enum) else value))
 
 
 def printable_lines(text: str) -> str:

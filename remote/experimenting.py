@@ -354,7 +354,8 @@ def comparisons(runs: Path, made: Experiment, fail_under: float) -> dict[str, Co
     for step in made.steps[1:]:
         candidate = _measured(runs, step)
         if candidate is not None:
-            found[step.name] = comparing.of(baseline, candidate, fail_under)
+            names = (made.baseline.name, step.name)
+            found[step.name] = comparing.of(baseline, candidate, fail_under, names)
     return found
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from remote.core.budgets import Budgets
+from remote.core.experiment_plan import Stage
 from remote.core.heartbeat import Beat
 from remote.core.log_events import PhaseStarted, StartState
 from remote.core.phases import Phase
+from remote.core.scrubbing import Scrubber
 from remote.core.serving import Load
 from remote.display import Display, ServingView, StartWatch, duration, verdict_line
 from remote.errors import NotReady, ToolError
@@ -138,3 +141,14 @@ def test_a_verdict_in_a_line() -> None:
 )
 def test_durations_as_a_person_reads_them(seconds: float | None, shown: str) -> None:
     assert duration(seconds) == shown
+
+
+def test_data_is_printed_as_json_without_secrets(capsys: Captured) -> None:
+    display = Display(as_json=True)
+    scrubber = Scrubber()
+    scrubber.learn(["hunter2-hunter2"])
+    display.scrub = scrubber.text
+    said = ["--k hunter2-hunter2"]
+    display.json({"stage": Stage.DONE, "path": Path("/x"), "n": 1.5, "told": said})
+    told = json.loads(capsys.readouterr().out)
+    assert told == {"stage": "done", "path": "/x", "n": 1.5, "told": ["--k ***"]}

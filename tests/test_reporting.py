@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 import pytest
 from hosts import FakeClock
 from measured_past import MeasuredPast
+from pages import document, line_at, sources
 
 from remote import reporting
 from remote.core import experiment_plan
@@ -55,39 +54,19 @@ def report(past: MeasuredPast, **asked: str) -> dict[str, Any]:
     return reporting.write(past.raw, past.project, Display(), FakeClock(), **asked)
 
 
-def document(page: str) -> Any:
-    found = re.search(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.DOTALL)
-    assert found, "the page carries its data"
-    return json.loads(found[1])
-
-
-def sources(value: Any) -> list[str]:
-    """Every ``file:line`` in the data, wherever it stands."""
-    if isinstance(value, dict):
-        return [each for key in value for each in sources(value[key])]
-    if isinstance(value, list):
-        return [each for item in value for each in sources(item)]
-    return [value] if isinstance(value, str) and re.search(r"\.jsonl:\d+\Z", value) else []
-
-
 def test_every_figure_of_an_experiment_is_traceable(past: MeasuredPast) -> None:
     store = experiment(past)
     told = report(past)
-    page = Path(told["html"]).read_text()
     assert Path(told["html"]) == store.folder / "report.html"
     assert told["runs"] == [A, B, C, D]
-    data = document(page)
+    data = document(Path(told["html"]))
     found = sources(data)
-    assert len(set(found)) == 30, "ten points of three runs"
-    for source in set(found):
-        name, _, line = source.rpartition(":")
-        assert (past.runs / name).read_text().splitlines()[int(line) - 1]
+    assert len(found) == 30, "ten points of three runs"
+    assert all(line_at(past.runs, source) for source in found)
     points = [point for run in data["runs"] for point in run["points"]]
     assert len(points) == 30
     for point in points:
-        name, _, line = point["source"].rpartition(":")
-        raw = json.loads((past.runs / name).read_text().splitlines()[int(line) - 1])
-        assert point["metrics"] == raw
+        assert point["metrics"] == line_at(past.runs, point["source"])
 
 
 def test_a_crash_is_a_row_with_its_diagnosis_and_nothing_in_it_is_markup(
@@ -110,7 +89,7 @@ def test_named_runs_are_held_against_the_baseline(past: MeasuredPast, tmp_path: 
         "markdown": str(page.with_suffix(".md")),
         "runs": [B, A],
     }
-    data = document(page.read_text())
+    data = document(page)
     assert len(data["comparisons"]) == 1
     assert "exec python # piecewise" in page.read_text(), "the exact script"
 
