@@ -49,6 +49,7 @@ class ExperimentOptions:
     Attributes:
         fail_under: the least ratio of output throughput of a candidate; 0 allows any.
         anew: begin again although the same was begun before and not ended.
+        questions: a file of questions with answers, asked beside the fixed prompts.
     """
 
     sweeps: tuple[str, ...] = ()
@@ -57,6 +58,7 @@ class ExperimentOptions:
     fail_under: float = 0.0
     anew: bool = False
     bundle: bool = True
+    questions: Path | None = None
 
 
 class Kept:
@@ -203,7 +205,8 @@ class _Work:
         display.say(f"step {number + 1} of {len(self._made.steps)}: {step.name}")
         note = self._noted(number)
         try:
-            step = self._measured(step, note)
+            if step.stage is not Stage.MEASURED:
+                step = self._measured(step, note)
         except (SSHError, Locked):
             raise
         except ToolError as error:  # a row with its diagnosis, and not the end
@@ -235,6 +238,7 @@ class _Work:
             asked=Asked() if begun else self._options.asked,
             resume=begun is not None,
             note=self._made.note,
+            questions=self._options.questions,
             bundle=self._options.bundle,
         )
         told = benching.run_bench(session, step.run, options, session.record.point)
