@@ -57,6 +57,7 @@ _HOST = "the host's name in invoke.yaml (default: host:, the only one, or the em
 _JSON = "data as one JSON document on standard output, prose on standard error"
 _RUN = "the run's id (default: the newest on the host)"
 _NOTE = "why it is tried and what is expected; kept with the run, and shown where it is"
+_QUESTIONS = 'a file of {"question": …, "answer": …} lines, asked beside the fixed prompts'
 _FAIL_UNDER = "exit 3 where output throughput is below this part of the baseline's, e.g. 0.97"
 _KNOWN_RUN = "a run's id, the beginning of one, or last"
 _NO_BUNDLE = "after a crash or a hang, end at once instead of bringing its evidence"
@@ -289,6 +290,19 @@ def status(c: Context, display: Display, host: str = "", json: bool = False) -> 
     return found
 
 
+@_task()
+def doctor(c: Context, display: Display, host: str = "", json: bool = False) -> Any:
+    """Check all that a start may trip over, each with its remedy; exit 14 on a failure."""
+    from remote.doctor import examine
+    from remote.errors import PreflightFailed
+    from remote.session import opened
+
+    with opened(c.config, PROJECT, host, display) as session:
+        found = examine(session)
+    display.json(found)
+    return PreflightFailed.exit_code if found["failures"] else OK
+
+
 @_task(
     help={
         "run": _RUN,
@@ -329,7 +343,7 @@ def logs(
         "resume": "go on with the points that are missing in the run's newest bench",
         "note": "why it is measured, kept with the bench",
         "timeout": "seconds one point may take (default: by what is expected)",
-        "questions": 'a file of {"question": …, "answer": …} lines, asked beside the fixed prompts',
+        "questions": _QUESTIONS,
         "no_bundle": _NO_BUNDLE,
     }
 )
@@ -447,6 +461,7 @@ def report(
         "prompts": "requests a point (default: 5 x concurrency, at least 64)",
         "repeats": "how often each level is measured (default: the settings')",
         "quick": "a lighter matrix for a first look; it is said which",
+        "questions": _QUESTIONS,
         "note": _NOTE,
         "fail_under": _FAIL_UNDER,
         "anew": "begin again although the same was begun and not ended",
@@ -465,6 +480,7 @@ def experiment(
     prompts: str = "",
     repeats: str = "",
     quick: bool = False,
+    questions: str = "",
     note: str = "",
     fail_under: float = 0.0,
     anew: bool = False,
@@ -479,7 +495,13 @@ def experiment(
 
     asked = Asked(concurrency, input_len, output_len, prompts, repeats, quick)
     options = ExperimentOptions(
-        tuple(sweep or ()), asked, note, fail_under, anew, bundle=not no_bundle
+        tuple(sweep or ()),
+        asked,
+        note,
+        fail_under,
+        anew,
+        bundle=not no_bundle,
+        questions=Path(questions).expanduser() if questions else None,
     )
     # A wrong name is told before the embedded host is set up for it.
     steps = checked(c.config, PROJECT, profiles, options.sweeps)
@@ -836,6 +858,7 @@ def _namespace() -> Collection:
         restart,
         stop,
         status,
+        doctor,
         logs,
         bench,
         baseline,

@@ -85,7 +85,8 @@ def bundle() -> bytes:
     sources = {
         _PACKAGE if path.stem == "__init__" else f"{_PACKAGE}.{path.stem}": path.read_text("utf-8")
         for path in sorted(folder.glob("*.py"))
-        if path.stem not in ("bench_flags", "parser_flags")  # run in interpreters of their own
+        # Those run in interpreters of their own.
+        if path.stem not in ("bench_flags", "doctor_imports", "parser_flags")
     }
     program = f"PACKAGE={_PACKAGE!r}\nSOURCES={json.dumps(sources)}\n"
     packed = zlib.compress((program + _LOADER.replace("{package}", _PACKAGE)).encode(), 9)

@@ -16,8 +16,9 @@ from typing import Any
 from remote import patch_sets, patching, profile, proving, rendering, server, venv
 from remote.clock import Clock
 from remote.config import HostSettings
-from remote.core import environment, flags, start_identity
+from remote.core import doctor, environment, flags, start_identity
 from remote.core.budgets import Budgets
+from remote.core.checks import Level, Line, Start
 from remote.core.flags import FlagPlan, ServerAddress
 from remote.core.host_facts import HostFacts, RunState
 from remote.core.scrubbing import Scrubber
@@ -28,9 +29,6 @@ from remote.patching import PatchPlan, PatchView
 from remote.profile import Profile
 from remote.proving import PatchProof
 from remote.store import LocalRun, new_run_id
-
-#: Less than this free under the state folder, and the log of a start may not fit.
-_WANTED_BYTES = 50 * 1024 * 1024
 
 Tell = Callable[[str], None]
 
@@ -190,7 +188,9 @@ def plan(
     full_environment = environment.recorded(fixed, chosen.environment)
     fingerprint = _fingerprint(name, flag_plan, full_environment, facts, patch_plan)
     living = tuple(found for found in facts.runs if found.alive)
-    _preflight(facts, settings, living)
+    start = Start.from_plan(settings.name, settings.port, flag_plan.argv, full_environment)
+    found = doctor.before_start(facts, start)
+    _preflight(found, settings)
     unchanged = None
     if len(living) == 1 and living[0].state in ("ready", "starting") and not patch_plan.steps:
         unchanged = living[0] if living[0].record.get("fingerprint") == fingerprint else None
@@ -209,7 +209,7 @@ def plan(
         fingerprint=fingerprint,
         stops=living,
         unchanged=unchanged,
-        warnings=_warnings(facts, seen),
+        warnings=_warnings(facts, seen, found),
     )
 
 
@@ -236,34 +236,24 @@ def _fingerprint(
     return hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
 
 
-def _preflight(facts: HostFacts, settings: HostSettings, living: Sequence[RunState]) -> None:
-    owner = facts.port_owner
-    if owner is not None and owner.run not in {found.run for found in living}:
-        stop = f"inv stop --host {settings.name} --pid {owner.pid} --yes" if owner.pid else None
+def _preflight(found: Sequence[Line], settings: HostSettings) -> None:
+    """Stop at what the start would die of; the first is told in full, with what else there is.
+
+    Raises:
+        PreflightFailed: something is.
+    """
+    failures = [line for line in found if line.level is Level.FAILURE]
+    if failures:
+        first, *others = failures
         raise PreflightFailed(
-            f"port {settings.port} is held by a process that this tool did not start",
+            f"{first.check} {first.text}" if first.check == "port" else first.text,
             host=settings.name,
-            evidence=[str(owner)],
-            hint=f"{stop}, if it may go; or another hosts.{settings.name}.port"
-            if stop
-            else f"set another hosts.{settings.name}.port",
-        )
-    if facts.model_missing:
-        raise PreflightFailed(
-            f"no model at {facts.model_path}",
-            host=settings.name,
-            hint=f"hosts.{settings.name}.model is a folder on the host, or a name on the hub",
-        )
-    free = facts.state_free_bytes
-    if free is not None and free < _WANTED_BYTES:
-        raise PreflightFailed(
-            f"only {free // 2**20} MiB are free for {settings.state}",
-            host=settings.name,
-            hint=f"free some disk space there, or set hosts.{settings.name}.state",
+            evidence=[*first.evidence, *(f"{each.check}: {each.text}" for each in others)],
+            hint=first.remedy,
         )
 
 
-def _warnings(facts: HostFacts, seen: PatchView) -> tuple[str, ...]:
+def _warnings(facts: HostFacts, seen: PatchView, found: Sequence[Line]) -> tuple[str, ...]:
     notes = []
     if facts.no_gpus_because:
         notes.append(f"no GPU: {facts.no_gpus_because}")
@@ -271,6 +261,9 @@ def _warnings(facts: HostFacts, seen: PatchView) -> tuple[str, ...]:
         notes.append(f"no nvcc in {facts.cuda_home}/bin: kernels can't be built on this host")
     for file in seen.drifted:
         notes.append(f"{file.path} is no longer what this tool left there (reinstalled or edited)")
+    for line in found:
+        if line.level is Level.WARNING and (facts.gpus or not line.check.startswith("kernel")):
+            notes.append(f"{line.check}: {line.text}")
     return tuple(notes)
 
 

@@ -10,8 +10,8 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from enum import Enum
 from datetime import datetime
+from enum import Enum
 from typing import Any
 
 from rich.console import Console

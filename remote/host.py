@@ -19,6 +19,19 @@ class Piece:
     data: bytes = b""
 
 
+@dataclass(frozen=True)
+class Link:
+    """How a host is reached, in words: where to, how we proved who we are, and how it did.
+
+    ``accepts_new_keys``: a host key that is not on record is taken and recorded.
+    """
+
+    address: str
+    login: str
+    host_key: str
+    accepts_new_keys: bool = False
+
+
 class Host(Protocol):
     """A machine reached over one connection.
 
@@ -34,6 +47,10 @@ class Host(Protocol):
     @property
     def redial_s(self) -> float:
         """Seconds for which a lost connection is dialled again."""
+        ...
+
+    def link(self) -> Link:
+        """How it is reached; connects where that has not been done yet."""
         ...
 
     def call(self, function: str, data: bytes = b"", **params: Any) -> Answer:

@@ -28,7 +28,7 @@ from remote.config import Address, HostSettings, SSHSettings
 from remote.core import known_hosts
 from remote.core.shell import join
 from remote.core.ssh_options import SSHOptions, parse
-from remote.host import Answer, Piece
+from remote.host import Answer, Link, Piece
 
 #: Paramiko's own name for the two signature schemes of an RSA key.
 _RSA_SCHEMES = ("rsa-sha2-512", "rsa-sha2-256")
@@ -46,6 +46,7 @@ class SSHHost:
         self._settings = settings
         self._ssh = ssh
         self._opened: fabric.Connection | None = None
+        self._keys: _HostKeys | None = None
         self._agent: Agent | None = None
 
     @property
@@ -55,6 +56,20 @@ class SSHHost:
     @property
     def redial_s(self) -> float:
         return self._ssh.redial_s
+
+    def link(self) -> Link:
+        connection = self._connection()
+        assert self._keys is not None
+        transport = connection.transport
+        method = getattr(transport.auth_handler, "auth_method", None) or "unknown method"
+        offered = [Path(name).name for name in connection.connect_kwargs["key_filename"]]
+        through = f" through {self._settings.address}" if connection.gateway else ""
+        return Link(
+            f"{connection.user}@{connection.host}:{connection.port}{through}",
+            f"logged in by {method} ({', '.join(offered) or 'a key of the agent'})",
+            self._keys.told(),
+            self._keys.accepts_new,
+        )
 
     def call(self, function: str, data: bytes = b"", **params: Any) -> Answer:
         return self._asked().call(function, data, params)[0]
@@ -107,7 +122,7 @@ class SSHHost:
         if self._opened is None:
             settings = self._settings
             options = resolve(settings.address, settings.ssh_config)
-            self._opened = _open(options, settings, self._ssh)
+            self._opened, self._keys = _open(options, settings, self._ssh)
         return self._opened
 
 
@@ -157,8 +172,10 @@ def _without_openssh(alias: str, config: str | None) -> str:
     return "\n".join(lines)
 
 
-def _open(options: SSHOptions, settings: HostSettings, ssh: SSHSettings) -> fabric.Connection:
-    """A connection that is up, its host key verified.
+def _open(
+    options: SSHOptions, settings: HostSettings, ssh: SSHSettings
+) -> tuple[fabric.Connection, _HostKeys]:
+    """A connection that is up, its host key verified, and what judged that.
 
     Raises:
         SSHError: the subclass says what stood in the way.
@@ -170,7 +187,7 @@ def _open(options: SSHOptions, settings: HostSettings, ssh: SSHSettings) -> fabr
         if before:
             hop = replace(hop, proxy_jump=",".join(before))
         # Files named for the host itself say nothing of the machine before it.
-        gateway = _open(hop, replace(settings, identity_file=None, known_hosts=None), ssh)
+        gateway, _ = _open(hop, replace(settings, identity_file=None, known_hosts=None), ssh)
     elif options.proxy_command:
         gateway = options.proxy_command
     where = f"{options.hostname}:{options.port}"
@@ -207,7 +224,7 @@ def _open(options: SSHOptions, settings: HostSettings, ssh: SSHSettings) -> fabr
         connection.close()
         raise
     connection.transport.set_keepalive(options.keepalive_s or ssh.keepalive_s)
-    return connection
+    return connection, policy
 
 
 def _connect(connection: fabric.Connection, host: str, where: str) -> None:
@@ -277,7 +294,7 @@ class _HostKeys(paramiko.MissingHostKeyPolicy):
 
     def __init__(self, options: SSHOptions, settings: HostSettings, ssh: SSHSettings) -> None:
         self._host = settings.name
-        self._accept_new = ssh.accept_new_host_keys or options.accept_new
+        self.accepts_new = ssh.accept_new_host_keys or options.accept_new
         if settings.known_hosts:
             users, systems = [settings.known_hosts], []
         else:
@@ -294,6 +311,12 @@ class _HostKeys(paramiko.MissingHostKeyPolicy):
             for path in (*users, *systems)
             for entry in known_hosts.parse(_text(path), str(path))
         ]
+        self._shown = ""
+
+    def told(self) -> str:
+        """The key that was shown, why it was taken, and the rule for others."""
+        rule = "accepted and recorded" if self.accepts_new else "refused"
+        return f"{self._shown}; an unknown key is {rule}, a changed one always refused"
 
     def transport(self, sock: Any, **options: Any) -> paramiko.Transport:
         """A transport that asks first for a key of a type that is on record."""
@@ -313,12 +336,13 @@ class _HostKeys(paramiko.MissingHostKeyPolicy):
         shown, kind = key.asbytes(), key.get_name()
         judgement = known_hosts.judge(self._entries, [self._name], kind, shown)
         verdict = judgement.verdict
-        if verdict is known_hosts.Verdict.KNOWN:
-            return
         print_of = f"{kind} {known_hosts.fingerprint(shown)}"
         where = ", ".join(judgement.sources)
+        self._shown = f"{print_of}, on record in {where or self._record_to}"
+        if verdict is known_hosts.Verdict.KNOWN:
+            return
         changed_in = judgement.sources[0].rpartition(":")[0] if judgement.sources else ""
-        if verdict is known_hosts.Verdict.UNKNOWN and self._accept_new and self._record_to:
+        if verdict is known_hosts.Verdict.UNKNOWN and self.accepts_new and self._record_to:
             self._record(self._record_to, kind, shown)
             return
         reasons = {

@@ -25,8 +25,14 @@ def survey(host: Host, settings: HostSettings, *, ask_gpus: bool = True) -> Host
         model=settings.model,
         port=settings.port,
         ask_gpus=ask_gpus,
+        variables=_own_variables(settings),
     )
     return host_facts.read(answer)
+
+
+def _own_variables(settings: HostSettings) -> dict[str, str]:
+    """What the host's entry sets for every server."""
+    return {name: value for name, value in settings.overrides.env.items() if value is not None}
 
 
 def require_sglang(facts: HostFacts, settings: HostSettings) -> None:
@@ -61,14 +67,13 @@ def installed_parser(
     """
     tell("asking the installed SGLang which flags it takes")
     fixed = environment.fixed(settings.venv, settings.cuda_home)
-    server = {name: value for name, value in settings.overrides.env.items() if value is not None}
     answer = host.call(
         "facts.parser",
         data=_PARSER_SCRIPT.read_bytes(),
         venv=settings.venv,
         state=settings.state,
         identity=facts.identity,
-        env={**fixed, **server},
+        env={**fixed, **_own_variables(settings)},
     )
     if "parser" not in answer:
         raise PreflightFailed(

@@ -19,7 +19,7 @@ from typing import Any
 
 from remote.agent import Agent, start_command
 from remote.config import Address, BenchSettings, HostSettings
-from remote.host import Answer, Piece
+from remote.host import Answer, Link, Piece
 from remote.payload import procs, runs
 
 #: What the stand-in for `python -m sglang.launch_server` runs; see `Venv.play`.
@@ -133,6 +133,9 @@ class LocalHost:
     @property
     def name(self) -> str:
         return self.settings.name
+
+    def link(self) -> Link:
+        return Link("pipes to this machine", "as this user", "no key between pipes")
 
     def call(self, function: str, data: bytes = b"", **params: Any) -> Answer:
         return self._asked().call(function, data, params)[0]

@@ -61,6 +61,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
             (
                 "remote.authoring",
                 "remote.benching",
+                "remote.doctor",
                 "remote.history",
                 "remote.inspecting",
                 "remote.overview",
@@ -82,7 +83,7 @@ ALLOWED = {
     "invoke": ("tasks",),
     "jinja2": ("remote.rendering", "remote.report"),
     "matplotlib": ("remote.charts",),
-    "packaging": ("remote.patch_sets",),
+    "packaging": ("remote.doctor", "remote.patch_sets"),
     "paramiko": ("remote.ssh",),
     "rich": ("remote.display",),
     "scipy": ("remote.core.statistics",),

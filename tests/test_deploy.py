@@ -15,7 +15,7 @@ from remote.clock import SystemClock
 from remote.config import TEMPLATES, HostSettings
 from remote.core import environment
 from remote.deploy import PatchChoice, Plan
-from remote.errors import ConfigError, Locked, PatchRefused, PreflightFailed
+from remote.errors import ConfigError, Locked, PatchRefused, PreflightFailed, ToolError
 from remote.server import Outcome, Verdict
 from remote.store import LocalRun
 
@@ -191,6 +191,29 @@ def test_a_missing_model_folder_is_said_before_anything_is_touched(
     with pytest.raises(PreflightFailed, match="no-model"):
         Deploys(host, fake_venv, tmp_path).plan()
     host.close()
+
+
+def test_a_model_that_lacks_a_shard_is_said_before_anything_is_touched(
+    tmp_path: Path, fake_venv: Venv, home: Path
+) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    for name in ("config.json", "tokenizer.json", "model-00001-of-00002.safetensors"):
+        (model / name).write_text("x")
+    settings = host_settings(tmp_path, fake_venv.folder, model=str(model))
+    host = LocalHost(settings, home)
+    deploys = Deploys(host, fake_venv, tmp_path)
+    with pytest.raises(PreflightFailed, match="model-00002-of-00002"):
+        deploys.plan()
+    assert deploys.plan("plain", "flags.load-format=dummy").unchanged is None
+    host.close()
+
+
+def test_a_state_folder_that_others_may_write_to_is_refused(deploys: Deploys) -> None:
+    deploys.plan()
+    Path(deploys.settings.state).chmod(0o777)
+    with pytest.raises(ToolError, match="others may write"):
+        deploys.plan()
 
 
 def test_a_patch_that_cannot_be_made_starts_nothing(deploys: Deploys) -> None:

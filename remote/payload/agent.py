@@ -17,6 +17,7 @@ from . import (
     bench,
     bundle,
     cache,
+    doctor,
     evidence,
     facts,
     follow,
@@ -45,6 +46,8 @@ _HANG_UP_S = 0.2
 _ONLY_LOOKS = frozenset(
     {
         "bundle.collect",
+        "doctor.imports",
+        "doctor.whole_model",
         "evidence.look",
         "facts.parser",
         "facts.read",
@@ -198,6 +201,10 @@ def _functions(link: Link) -> dict[str, Callable[..., Any]]:
         "bundle.bring_spy": lambda data, **params: bundle.bring_spy(packed=data, **params),
         "bundle.collect": bundle.collect,
         "bundle.wants_spy": bundle.wants_spy,
+        "doctor.clock": doctor.clock,
+        "doctor.imports": lambda data, **params: doctor.imports(script=data, **params),
+        "doctor.requirements": doctor.requirements,
+        "doctor.whole_model": doctor.whole_model,
         "evidence.look": evidence.look,
         "gpus.ask": gpus.ask,
         "runs.look": runs.look,

@@ -15,7 +15,7 @@ import sys
 import time
 from typing import Any
 
-from . import cache, checkout, gpus, procs, runs
+from . import cache, checkout, gpus, model_files, procs, resources, runs
 from .files import expand, sha256
 from .refusal import Refused
 
@@ -40,14 +40,17 @@ def read(
     port: int,
     recent: int = 20,
     ask_gpus: bool = True,
+    variables: dict[str, str] | None = None,
 ) -> dict[str, Any]:
     """The host as it is now; what could not be read says why.
 
     Args:
+        variables: the server's own, which may move its caches.
         ask_gpus: False where nvidia-smi may wait for a sick driver.
     """
     state = expand(state)
     site = site_packages(venv)
+    told = gpus.ask() if ask_gpus else {"reason": "not asked"}
     return {
         "hostname": socket.gethostname(),
         "user": getpass.getuser(),
@@ -70,9 +73,14 @@ def read(
             "nvcc": os.access(os.path.join(cuda_home, "bin/nvcc"), os.X_OK),
             "version": _cuda_version(cuda_home),
         },
-        "gpus": gpus.ask() if ask_gpus else {"reason": "not asked"},
+        "gpus": told,
+        "gpu_holders": gpu_holders(told.get("apps", "")),
         "port": port_owner(port),
         "disk": {"state": _free_bytes(state), "shm": _free_bytes("/dev/shm")},
+        "caches": resources.caches(variables or {}),
+        "limits": resources.limits(),
+        "shared_memory": resources.shared_memory(),
+        "state_folder": resources.state_folder(state),
         "model": _model(model),
         "runs": _runs(state, recent),
     }
@@ -203,6 +211,16 @@ def port_owner(port: int) -> dict[str, Any] | None:
     )
 
 
+def gpu_holders(apps: str) -> dict[str, dict[str, Any]]:
+    """Who the processes of nvidia-smi's table are, by pid; one that can't be seen is left out."""
+    pids = {fields[1] for row in apps.splitlines() if len(fields := row.split(", ")) == 3}
+    return {
+        pid: procs.describe(int(pid))
+        for pid in sorted(pids)
+        if pid.isdigit() and os.path.exists(f"/proc/{pid}")
+    }
+
+
 def _free_bytes(path: str) -> int | None:
     while path and not os.path.exists(path):
         path = os.path.dirname(path)
@@ -215,8 +233,14 @@ def _free_bytes(path: str) -> int | None:
 
 def _model(model: str) -> dict[str, Any]:
     path = expand(model)
-    local = path.startswith("/")
-    return {"path": path, "local": local, "exists": os.path.exists(path) if local else None}
+    if not path.startswith("/"):
+        return {"path": path, "local": False, "exists": None, "files": None}
+    there = os.path.exists(path)
+    try:
+        found = model_files.look(path) if there else None
+    except OSError:
+        found = None
+    return {"path": path, "local": True, "exists": there, "files": found}
 
 
 def parser(

@@ -101,6 +101,7 @@ def test_a_local_model_that_is_missing_is_told_from_a_name_on_the_hub(tmp_path: 
         "path": str(tmp_path / "gone"),
         "local": True,
         "exists": False,
+        "files": None,
     }
     assert facts._model(str(tmp_path))["exists"] is True
 
