@@ -89,7 +89,7 @@ def run_bench(
         ConfigError: the matrix is none.
         Locked: the run is being measured already.
         MeasurementInvalid: it ended before all points were measured.
-        ServerCrashed, ServerHung: the server died twice.
+        ServerCrashed, ServerHung: the server died twice, or at the last point.
     """
     questions = _questions(options.questions)
     if options.resume:
@@ -296,7 +296,12 @@ class _Work:
         kept.write("quality.json", json.dumps(said, indent=1).encode() + b"\n")
 
     def measure(self, run: str) -> None:
-        """All missing points, on that run and, should its server die, on one that replaces it."""
+        """All missing points, on that run and, should its server die, on one that replaces it.
+
+        Raises:
+            MeasurementInvalid: it ended otherwise before all were measured.
+            ServerCrashed, ServerHung: the server died twice, or at the last point.
+        """
         display = self._session.display
         deaths = 0
         if self._running(run):
@@ -309,12 +314,12 @@ class _Work:
                     return
                 self._start(run)
             end = self.take(run)
-            if not self._missing():
-                return
-            if not end.server_died:
+            if end.server_died:
+                deaths += 1
+                last = deaths == _MOST_DEATHS or not self._missing()
+                run = self._after_death(run, end, last=last)
+            elif self._missing():
                 raise self._incomplete(end)
-            deaths += 1
-            run = self._after_death(run, end, last=deaths >= _MOST_DEATHS)
 
     def _catch_up(self, run: str) -> None:
         """What was measured on any of the bench's servers and is not here yet."""
@@ -456,7 +461,7 @@ class _Work:
         """Diagnose, and start the same once more; the run that replaces it.
 
         Raises:
-            ServerCrashed, ServerHung: it was the last try, or the start failed.
+            ServerCrashed, ServerHung: it was the last try, or the start failed too.
         """
         session, display = self._session, self._session.display
         # Only the newest run's start is known well enough to be made again.

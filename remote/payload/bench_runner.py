@@ -21,12 +21,12 @@ from .files import expand, remove, write
 
 _LOOK_S = 0.1
 #: A dead server's client finds that all its requests fail, and says so in its result.
-_LAST_WORDS_S = 10.0
+_LAST_WORDS_S = 5.0
 #: No step logged for so long, and a generation that isn't answered in that: it hangs.
 _QUIET_S = 60.0
 _ANSWER_S = 60.0
 #: Requests that failed while the server still lives may be the first sign of its death.
-_DEATH_S = 5.0
+_DEATH_S = 2.0
 _RANKS_S = 2.0
 _SAMPLE_PROCESSES_S = 5.0
 _BLOCK = 1024 * 1024
@@ -214,7 +214,8 @@ class Runner:
                 looked_at, over = now, self._dead_rank()
             if over is not None:
                 troubles.append(f"the server died during the point: {over.why}")
-                _await(client, _LAST_WORDS_S)
+                if over.outcome != "server_stopped":
+                    _await(client, _LAST_WORDS_S)
                 return over
             if now - began > limit_s:
                 troubles.append(f"took longer than {limit_s:.0f} s and was ended")
