@@ -60,6 +60,8 @@ _NOTE = "why it is tried and what is expected; kept with the run, and shown wher
 _QUESTIONS = 'a file of {"question": …, "answer": …} lines, asked beside the fixed prompts'
 _FAIL_UNDER = "exit 3 where output throughput is below this part of the baseline's, e.g. 0.97"
 _KNOWN_RUN = "a run's id, the beginning of one, or last"
+_BREAK_LOCK = "take the host from a task or a start of somebody else; asks first"
+_YES = "don't ask"
 _NO_BUNDLE = "after a crash or a hang, end at once instead of bringing its evidence"
 
 
@@ -166,6 +168,8 @@ def profiles(c: Context, display: Display, json: bool = False) -> Any:
         "no_patch": "start with no patch applied",
         "note": _NOTE,
         "no_bundle": _NO_BUNDLE,
+        "break_lock": _BREAK_LOCK,
+        "yes": _YES,
     },
 )
 def deploy(
@@ -183,6 +187,8 @@ def deploy(
     no_patch: bool = False,
     note: str = "",
     no_bundle: bool = False,
+    break_lock: bool = False,
+    yes: bool = False,
     json: bool = False,
 ) -> Any:
     """Render, push, patch, start and follow until the server is ready."""
@@ -199,7 +205,9 @@ def deploy(
         bundle=not no_bundle,
         note=note,
     )
-    with opened(c.config, PROJECT, host, display, set_up=True) as session:
+    with opened(
+        c.config, PROJECT, host, display, set_up=True, break_lock=break_lock, yes=yes
+    ) as session:
         return deploy_profile(session, profile, options)
 
 
@@ -233,6 +241,8 @@ def wait(
         "timeout": "seconds the start may take (default: the profile's)",
         "note": _NOTE,
         "no_bundle": _NO_BUNDLE,
+        "break_lock": _BREAK_LOCK,
+        "yes": _YES,
     }
 )
 def restart(
@@ -242,13 +252,15 @@ def restart(
     timeout: float = 0.0,
     note: str = "",
     no_bundle: bool = False,
+    break_lock: bool = False,
+    yes: bool = False,
     json: bool = False,
 ) -> Any:
     """Deploy the newest run's profile again, whatever it is doing."""
     from remote import experiment
     from remote.session import opened
 
-    with opened(c.config, PROJECT, host, display) as session:
+    with opened(c.config, PROJECT, host, display, break_lock=break_lock, yes=yes) as session:
         return experiment.restart(session, timeout or None, bundle=not no_bundle, note=note)
 
 
@@ -256,7 +268,8 @@ def restart(
     help={
         "run": _RUN,
         "pid": "a foreign server that holds the port: end that one",
-        "yes": "don't ask before ending a foreign process",
+        "break_lock": _BREAK_LOCK,
+        "yes": "don't ask before ending a foreign process, or breaking a lock",
     }
 )
 def stop(
@@ -265,6 +278,7 @@ def stop(
     host: str = "",
     run: str = "",
     pid: int = 0,
+    break_lock: bool = False,
     yes: bool = False,
     json: bool = False,
 ) -> Any:
@@ -272,7 +286,7 @@ def stop(
     from remote import stopping
     from remote.session import opened
 
-    with opened(c.config, PROJECT, host, display) as session:
+    with opened(c.config, PROJECT, host, display, break_lock=break_lock, yes=yes) as session:
         if pid:
             return stopping.stop_foreign(session, pid, yes)
         return stopping.stop(session, run or None)
@@ -623,6 +637,8 @@ def diff(c: Context, display: Display, run: str, other: str, json: bool = False)
         "timeout": "seconds the start may take (default: the profile's)",
         "note": _NOTE,
         "no_bundle": _NO_BUNDLE,
+        "break_lock": _BREAK_LOCK,
+        "yes": _YES,
     }
 )
 def rerun(
@@ -633,6 +649,8 @@ def rerun(
     timeout: float = 0.0,
     note: str = "",
     no_bundle: bool = False,
+    break_lock: bool = False,
+    yes: bool = False,
     json: bool = False,
 ) -> Any:
     """Start a run once more, exactly; refused where it would be another."""
@@ -640,7 +658,7 @@ def rerun(
     from remote.session import opened
 
     row = history.find(c.config, PROJECT, run)
-    with opened(c.config, PROJECT, row.host, display) as session:
+    with opened(c.config, PROJECT, row.host, display, break_lock=break_lock, yes=yes) as session:
         return rerunning.rerun(
             session,
             row,
@@ -672,15 +690,27 @@ def export(
     return history.export(c.config, PROJECT, display, what, format, output)
 
 
-@_task(help={"name": "only that patch set (default: all)"})
+@_task(
+    help={
+        "name": "only that patch set (default: all)",
+        "break_lock": _BREAK_LOCK,
+        "yes": _YES,
+    }
+)
 def rollback_patch(
-    c: Context, display: Display, host: str = "", name: str = "", json: bool = False
+    c: Context,
+    display: Display,
+    host: str = "",
+    name: str = "",
+    break_lock: bool = False,
+    yes: bool = False,
+    json: bool = False,
 ) -> Any:
     """Return every patched file to its original bytes, and prove it by hash."""
     from remote import patch_work
     from remote.session import opened
 
-    with opened(c.config, PROJECT, host, display) as session:
+    with opened(c.config, PROJECT, host, display, break_lock=break_lock, yes=yes) as session:
         return patch_work.rollback(session, name or None)
 
 
@@ -704,13 +734,27 @@ def patch_diff(c: Context, display: Display, name: str, host: str = "", json: bo
         return patch_work.show_diff(session, name)
 
 
-@_task(help={"name": "a patch set, or a .patch file"})
-def patch_apply(c: Context, display: Display, name: str, host: str = "", json: bool = False) -> Any:
+@_task(
+    help={
+        "name": "a patch set, or a .patch file",
+        "break_lock": _BREAK_LOCK,
+        "yes": _YES,
+    }
+)
+def patch_apply(
+    c: Context,
+    display: Display,
+    name: str,
+    host: str = "",
+    break_lock: bool = False,
+    yes: bool = False,
+    json: bool = False,
+) -> Any:
     """Apply a patch set on top of those that are applied."""
     from remote import patch_work
     from remote.session import opened
 
-    with opened(c.config, PROJECT, host, display) as session:
+    with opened(c.config, PROJECT, host, display, break_lock=break_lock, yes=yes) as session:
         return patch_work.apply(session, name)
 
 
@@ -719,6 +763,8 @@ def patch_apply(c: Context, display: Display, name: str, host: str = "", json: b
         "name": "NAME or PACKAGE/NAME of the new patch set, in your templates folder",
         "distribution": "the edited package (default: the first that has edits)",
         "summary": "what the edits are for, in one line",
+        "break_lock": _BREAK_LOCK,
+        "yes": _YES,
     }
 )
 def patch_author(
@@ -728,13 +774,15 @@ def patch_author(
     host: str = "",
     distribution: str = "",
     summary: str = "",
+    break_lock: bool = False,
+    yes: bool = False,
     json: bool = False,
 ) -> Any:
     """Turn edits made by hand in the host's packages into a patch set."""
     from remote import authoring
     from remote.session import opened
 
-    with opened(c.config, PROJECT, host, display) as session:
+    with opened(c.config, PROJECT, host, display, break_lock=break_lock, yes=yes) as session:
         return authoring.author(session, name, distribution or None, summary or None)
 
 

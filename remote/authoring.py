@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from remote import deploy, patch_sets, patch_work, patching, venv
+from remote import locking, patch_sets, patch_work, patching, venv
 from remote.core import patch_plan, unified_diff
 from remote.core.host_facts import HostFacts
 from remote.core.patch_plan import Found
@@ -87,7 +87,7 @@ def author(
             )
         changes = _changes(session, facts, seen, edits)
         patch, diff = _made(full, summary, edits.distribution, facts, seen, changes)
-    with deploy.locked(host, settings, f"patch.author {name}"):
+    with locking.held(session, f"patch.author {name}"):
         folder = patch_sets.write(session.folders[0], patch, diff)
         try:
             _adopt(session, changes, seen, full)

@@ -115,14 +115,23 @@ def whoami() -> dict[str, str]:
     return {"user": getpass.getuser(), "client": socket.gethostname()}
 
 
-@contextmanager
-def locked(host: Host, settings: HostSettings, task: str) -> Iterator[None]:
-    """Hold the host for the block, under this task's name.
+def take_lock(host: Host, settings: HostSettings, task: str, message: str = "") -> str | None:
+    """Take the host's lock under this task's name.
+
+    Returns:
+        Who had it before and is gone without having given it back, in words.
 
     Raises:
         Locked: another task holds it.
     """
-    host.call("lock.take", state=settings.state, who={"task": task, **whoami()})
+    who = {"task": task, "message": message, **whoami()}
+    answer = host.call("lock.take", state=settings.state, who=who)
+    return None if answer["abandoned"] is None else str(answer["abandoned"])
+
+
+@contextmanager
+def releasing_lock(host: Host) -> Iterator[None]:
+    """Give the host's lock back at the end of the block, however that ends."""
     try:
         yield
     except KeyboardInterrupt:
@@ -136,6 +145,18 @@ def locked(host: Host, settings: HostSettings, task: str) -> Iterator[None]:
         host.call("lock.release")
         raise
     host.call("lock.release")
+
+
+@contextmanager
+def locked(host: Host, settings: HostSettings, task: str) -> Iterator[None]:
+    """Hold the host for the block, under this task's name.
+
+    Raises:
+        Locked: another task holds it.
+    """
+    take_lock(host, settings, task)
+    with releasing_lock(host):
+        yield
 
 
 def plan(

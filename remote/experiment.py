@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from remote import deploy, diagnosing, patching, server
+from remote import deploy, diagnosing, locking, patching, server
 from remote.core import flags, server_args
 from remote.core.budgets import Budgets
 from remote.core.host_facts import RunState
@@ -85,7 +85,7 @@ def deploy_profile(session: Session, name: str, options: DeployOptions) -> dict[
         return {"plan": plan_dict(made), "changed": False, "script": script}
     with (
         session.record.doing("deploy", profile=name, note=options.note) as told,
-        deploy.locked(host, settings, f"deploy {name}"),
+        locking.held(session, f"deploy {name}", options.note),
     ):
         with display.working(f"planning {name} for {settings.name}"):
             for path in patching.recover(host, settings).undone:
@@ -97,6 +97,7 @@ def deploy_profile(session: Session, name: str, options: DeployOptions) -> dict[
         told |= {"run": run, "changed": running is None}
         proofs: tuple[PatchProof, ...] = ()
         if running is None:
+            locking.respect_starts(session, made.stops)
             session.record.tell_earlier(made)
             local = session.local(run)
             with (

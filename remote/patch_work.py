@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from remote import deploy, patch_sets, patching, probe, venv
+from remote import deploy, locking, patch_sets, patching, probe, venv
 from remote.core import patch_plan
 from remote.core.host_facts import HostFacts
 from remote.core.patch_plan import FileState, Found
@@ -75,11 +75,12 @@ def apply(session: Session, name: str) -> dict[str, Any]:
     patch = patch_sets.load(name, session.folders)
     with (
         session.record.doing("patch", patch=patch.name) as told,
-        deploy.locked(host, settings, f"patch.apply {name}"),
+        locking.held(session, f"patch.apply {name}"),
         session.display.working(f"applying {patch.name}"),
     ):
         _recover(session)
         facts, seen = _look(session, [])
+        locking.respect_starts(session, facts.runs)
         others = definitions(session, [each for each in seen.applied if each != patch.name])
         sets = [*others, patch]
         seen = patching.view(host, settings, facts, sets)
@@ -106,11 +107,12 @@ def rollback(session: Session, name: str | None) -> dict[str, Any]:
     host, settings, display = session.host, session.host_settings, session.display
     with (
         session.record.doing("rollback", patch=name) as told,
-        deploy.locked(host, settings, "rollback-patch"),
+        locking.held(session, "rollback-patch"),
         display.working("rolling back"),
     ):
         undone = _recover(session, over_edits=True)
         facts, seen = _look(session, [])
+        locking.respect_starts(session, facts.runs)
         remaining = _remaining(session, seen, name)
         seen = patching.view(host, settings, facts, remaining)
         made = patching.plan([], remaining, facts, seen, over_edits=True)

@@ -24,7 +24,12 @@ from remote.store import LocalRun
 
 @dataclass(frozen=True)
 class Session:
-    """What a task works with."""
+    """What a task works with.
+
+    Attributes:
+        break_lock: take the host from a task, or from a start, of somebody else.
+        confirmed: what would be asked before a destructive step has been answered with yes.
+    """
 
     settings: Settings
     host_settings: HostSettings
@@ -32,6 +37,8 @@ class Session:
     clock: Clock
     display: Display
     scrubber: Scrubber = field(default_factory=Scrubber)
+    break_lock: bool = False
+    confirmed: bool = False
 
     @property
     def folders(self) -> tuple[Path, ...]:
@@ -57,12 +64,15 @@ def opened(
     display: Display,
     *,
     set_up: bool = False,
+    break_lock: bool = False,
+    yes: bool = False,
 ) -> Iterator[Session]:
     """A session with the named host, or the one that the settings choose.
 
     Args:
         raw: what Invoke merged.
         set_up: set the embedded host up where it isn't yet; otherwise it must be there.
+        break_lock, yes: as the session has them.
 
     Raises:
         ConfigError: the settings are wrong, or there is no such host.
@@ -77,7 +87,8 @@ def opened(
     try:
         scrubber = Scrubber(settings.secrets)
         display.scrub = scrubber.text
-        yield Session(settings, chosen, connection, SystemClock(), display, scrubber)
+        clock = SystemClock()
+        yield Session(settings, chosen, connection, clock, display, scrubber, break_lock, yes)
     finally:
         connection.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from remote import deploy, server, venv
+from remote import locking, server, venv
 from remote.core import host_facts
 from remote.core.shell import masked
 from remote.errors import ConfigError
@@ -14,7 +14,7 @@ from remote.session import Session
 def stop(session: Session, run: str | None) -> dict[str, Any]:
     """End every process of a run (or of all that live) and wait for its memory."""
     host, settings, display = session.host, session.host_settings, session.display
-    with deploy.locked(host, settings, "stop"), display.working("stopping"):
+    with locking.held(session, "stop"), display.working("stopping"):
         if run is not None:
             found = [server.look(host, settings, run)]
         else:
@@ -57,7 +57,7 @@ def stop_foreign(session: Session, pid: int, confirmed: bool) -> dict[str, Any]:
     display.say(f"port {settings.port} is held by {owner}")
     if not confirmed and not display.confirm(f"end pid {pid}?"):
         raise ConfigError("not confirmed; nothing was ended", hint="--yes ends it without asking")
-    with deploy.locked(host, settings, f"stop --pid {pid}"), display.working("stopping"):
+    with locking.held(session, f"stop --pid {pid}"), display.working("stopping"):
         server.stop_foreign(host, settings, owner, session.clock, display.tell)
         session.record.event("stop", pid=pid, command=masked(owner.command))
     display.good(f"pid {pid} is gone")

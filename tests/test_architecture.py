@@ -55,7 +55,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
             ("remote.deploy",),
             ("remote.plan_view", "remote.recording"),
             ("remote.session",),
-            ("remote.diagnosing",),
+            ("remote.diagnosing", "remote.locking"),
             # What a task does.
             ("remote.experiment", "remote.patch_work", "remote.stopping"),
             (

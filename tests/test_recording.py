@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 from hosts import LocalHost, Venv, eventually
-from sessions import Task
+from labs import FILE, SERVES, Lab
 
 from remote import experiment, overview, patch_work, server, stopping, watching
-from remote.core.run_record import RunRow
 from remote.deploy import PatchChoice
 from remote.errors import (
     ConnectionLost,
@@ -22,65 +21,13 @@ from remote.errors import (
     ServerCrashed,
     ToolError,
 )
-from remote.experiment import DeployOptions
-from remote.ledger import EventRow, Ledger
 
-SERVES = "serve(); ready(); wait()"
 STAMP = "[2026-11-29 12:00:01 TP1]"
 MEMORY = f"""say('''{STAMP} Scheduler hit an exception: Traceback (most recent call last):
   File "/x/site-packages/sglang/srt/model_executor/model_runner.py", line 20, in init_memory_pool
     raise RuntimeError("x")
 RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.
 '''); wait()"""
-FILE = "flashinfer/jit/cpp_ext.py"
-CODE = b"import torch\n\n\ndef get_cuda_version() -> Version:\n    return nvcc()\n"
-
-
-class Lab(Task):
-    """A host with profiles and a patch set, and the ledger of what is done to it."""
-
-    def __init__(self, host: LocalHost, venv: Venv, folder: Path) -> None:
-        templates = folder / "templates"
-        profiles = templates / "profiles"
-        profiles.mkdir(parents=True)
-        (profiles / "plain.yaml").write_text("description: nothing\nready_timeout_s: 60\n")
-        patch = templates / "patches" / "mine" / "first"
-        patch.mkdir(parents=True)
-        (patch / "a.diff").write_text(
-            f"--- a/{FILE}\n+++ b/{FILE}\n@@ -4,2 +4,3 @@\n"
-            " def get_cuda_version() -> Version:\n+    first()\n     return nvcc()\n"
-        )
-        (patch / "manifest.yaml").write_text(
-            "summary: a test\ndistribution: flashinfer-python\nversions: '>=0.6'\n"
-            "delivery: edit\nedits:\n  - a.diff\n"
-        )
-        venv.install("flashinfer-python", "0.6.3", {FILE: CODE})
-        super().__init__(host, venv, folder, templates=str(templates))
-        self.runs = folder / "runs"
-
-    def deploy(self, play: str = SERVES, *sets: str, **options: object) -> str:
-        """Deploy until it is ready; the run."""
-        self.venv.play(play)
-        told = replace(DeployOptions(sets=tuple(sets), bundle=False), **options)  # type: ignore[arg-type]
-        return str(experiment.deploy_profile(self.session, "plain", told).get("run"))
-
-    def again(self) -> None:
-        """Another task of the same user: a session of its own."""
-        self.session = replace(self.session)
-
-    @property
-    def ledger(self) -> Ledger:
-        return Ledger(self.runs)
-
-    @property
-    def newest(self) -> RunRow:
-        return self.ledger.runs()[0]
-
-    def happened(self, run: str | None = None) -> list[str]:
-        return [event.what for event in self.ledger.events(run)]
-
-    def event(self, what: str) -> EventRow:
-        return [event for event in self.ledger.events() if event.what == what][-1]
 
 
 @pytest.fixture

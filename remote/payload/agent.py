@@ -32,7 +32,7 @@ from . import (
     readiness,
     runs,
 )
-from .lock import HostLock
+from . import lock as host_lock
 from .refusal import Refused
 
 #: Seconds between signs of life while a request is being worked on; the client counts on them to
@@ -183,10 +183,12 @@ def _system_error(error: OSError) -> dict[str, Any]:
 
 def _functions(link: Link) -> dict[str, Callable[..., Any]]:
     """What a client may ask for, by name."""
-    lock = HostLock()
+    lock = host_lock.HostLock()
     return {
         "lock.take": lock.take,
         "lock.release": lock.release,
+        "lock.look": host_lock.look,
+        "lock.break": host_lock.break_it,
         "proofs.load": lambda state, key: {"proof": cache.load(state, "proof", key)},
         "proofs.keep": lambda state, key, proof: cache.keep(state, "proof", key, proof),
         "facts.python": lambda: {"path": sys.executable},
