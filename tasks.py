@@ -714,6 +714,23 @@ def rollback_patch(
         return patch_work.rollback(session, name or None)
 
 
+@_task(help={"break_lock": _BREAK_LOCK, "yes": _YES})
+def restore(
+    c: Context,
+    display: Display,
+    host: str = "",
+    break_lock: bool = False,
+    yes: bool = False,
+    json: bool = False,
+) -> Any:
+    """Stop all runs, roll back all patches, remove the tool's folder there, and prove it."""
+    from remote.restoring import restore as restored
+    from remote.session import opened
+
+    with opened(c.config, PROJECT, host, display, break_lock=break_lock, yes=yes) as session:
+        return restored(session)
+
+
 @_task()
 def patch_list(c: Context, display: Display, host: str = "", json: bool = False) -> Any:
     """List the patch sets and their state on the host."""
@@ -922,6 +939,7 @@ def _namespace() -> Collection:
         rerun,
         export,
         rollback_patch,
+        restore,
         probe,
         run,
         shell,

@@ -78,7 +78,7 @@ def apply(session: Session, name: str) -> dict[str, Any]:
         locking.held(session, f"patch.apply {name}"),
         session.display.working(f"applying {patch.name}"),
     ):
-        _recover(session)
+        recover(session)
         facts, seen = _look(session, [])
         locking.respect_starts(session, facts.runs)
         others = definitions(session, [each for each in seen.applied if each != patch.name])
@@ -110,7 +110,7 @@ def rollback(session: Session, name: str | None) -> dict[str, Any]:
         locking.held(session, "rollback-patch"),
         display.working("rolling back"),
     ):
-        undone = _recover(session, over_edits=True)
+        undone = recover(session, over_edits=True)
         facts, seen = _look(session, [])
         locking.respect_starts(session, facts.runs)
         remaining = _remaining(session, seen, name)
@@ -255,7 +255,8 @@ def definitions(session: Session, names: Sequence[str]) -> list[PatchSet]:
     return [patch_sets.load(name, session.folders) for name in names]
 
 
-def _recover(session: Session, *, over_edits: bool = False) -> list[str]:
+def recover(session: Session, *, over_edits: bool = False) -> list[str]:
+    """Undo a patch that was interrupted, and say so; the files put back."""
     found = patching.recover(session.host, session.host_settings, over_edits=over_edits)
     for path in found.undone:
         session.display.warn(f"an interrupted patch was undone: {path}")

@@ -65,6 +65,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
                 "remote.history",
                 "remote.inspecting",
                 "remote.overview",
+                "remote.restoring",
                 "remote.sandbox.tasks",
                 "remote.watching",
             ),

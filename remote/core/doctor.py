@@ -142,7 +142,7 @@ def before_start(facts: HostFacts, start: Start) -> list[Line]:
     """What can be judged from the facts that every plan reads; its failures stop a deploy."""
     return [
         port(facts, start),
-        *model(facts.raw["model"], start),
+        *(model(facts.raw["model"], start) if facts.raw["model"]["local"] else ()),
         *disks(facts, start),
         gpu_room.memory(facts, start),
         *state_folder(facts.raw.get("state_folder"), start),
@@ -155,6 +155,8 @@ def host_lines(facts: HostFacts, start: Start) -> Iterator[Line]:
     yield gpus(facts)
     yield toolkit(facts)
     yield from before_start(facts, start)
+    if not facts.raw["model"]["local"]:
+        yield from model(facts.raw["model"], start)
     yield shared_memory(facts)
     yield from limits(facts)
 

@@ -30,6 +30,7 @@ from . import (
     procs,
     quality,
     readiness,
+    restore,
     runs,
 )
 from . import lock as host_lock
@@ -209,6 +210,10 @@ def _functions(link: Link) -> dict[str, Callable[..., Any]]:
         "doctor.whole_model": doctor.whole_model,
         "evidence.look": evidence.look,
         "gpus.ask": gpus.ask,
+        "restore.look": restore.look,
+        "restore.end": restore.end,
+        "restore.remove": restore.remove,
+        "restore.prove": restore.prove,
         "runs.look": runs.look,
         "runs.ids": lambda state: {"ids": runs.ids(state)},
         "runs.script": runs.script,

@@ -9,7 +9,7 @@ from typing import Any
 from . import files, patches
 
 #: The names of what patch sets bring into site-packages begin with this.
-_OURS = "sglang_remote_"
+OURS = "sglang_remote_"
 
 
 def differences(site: str, folder: str, editable: str | None) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def differences(site: str, folder: str, editable: str | None) -> dict[str, Any]:
         or git's status lines), ``leftovers`` (files of patch sets that still stand there).
     """
     leftovers = sorted(
-        entry.path for entry in os.scandir(site) if entry.name.startswith(_OURS) and entry.is_file()
+        entry.path for entry in os.scandir(site) if entry.name.startswith(OURS) and entry.is_file()
     )
     if editable:
         status = _git_status(editable)
