@@ -262,6 +262,30 @@ def test_a_stopped_bench_leaves_the_server_and_is_resumed(lab_bench: Bench) -> N
     assert lab_bench.measure(run, asked=Asked(), resume=True) == report
 
 
+def test_a_runner_that_is_killed_leaves_nothing_behind_once_it_is_resumed(
+    lab_bench: Bench,
+) -> None:
+    run = lab_bench.serve()
+    lab_bench.plays("result() if LEVEL == 1 else hold('/nowhere')")
+    thread, found = lab_bench.in_background(run)
+    eventually(lab_bench.begun(run, "c4-r1"))
+    name = lab_bench.there(run).name
+    begun = json.loads((lab_bench.there(run) / "runner.json").read_text())
+    family = procs.marked(bench_folder.BENCH_VARIABLE, name)
+    for process in family:
+        if process.pid == begun["pid"]:
+            procs.send(process, 9)
+    thread.join()
+    (error,) = found
+    assert isinstance(error, MeasurementInvalid)
+    assert "what measures on the host is gone" in error.message
+
+    lab_bench.plays("result()")
+    report = lab_bench.measure(run, asked=Asked(), resume=True)
+    assert names(report) == [(1, 1, True), (4, 1, True)]
+    assert not any(procs.same(process.pid, process.start) for process in family)
+
+
 def test_resume_takes_no_other_matrix(lab_bench: Bench) -> None:
     with pytest.raises(ToolError, match="--concurrency would change it"):
         lab_bench.measure("any", asked=Asked(concurrency="2"), resume=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import io
 import json
 import os
@@ -66,6 +67,7 @@ def start(
                 f"run {run} has no living server to measure",
                 hint="inv status shows what it does; inv restart starts it again",
             )
+        _end_leftovers(state, run)
         for name in ("end.json", "stop_requested"):
             remove(os.path.join(at, name))
         for job in jobs:
@@ -93,6 +95,14 @@ def start(
     finally:
         os.close(lock)  # the runner holds it on, through its own descriptor
     return {"bench": bench, "runner_pid": runner, "folder": at}
+
+
+def _end_leftovers(state: str, run: str) -> None:
+    """End what a runner that was killed left behind: its client would go on asking the server."""
+    for bench in bench_folder.ids(state, run):
+        marked = functools.partial(procs.marked, bench_folder.BENCH_VARIABLE, bench)
+        for _ in runs.end(marked, 5.0):
+            pass
 
 
 def require_idle(state: str, run: str) -> dict[str, Any]:

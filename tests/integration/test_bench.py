@@ -19,9 +19,9 @@ from remote.sandbox.control import Sandbox
 
 MATRIX = (
     *("bench", "--concurrency", "1,4", "--input-len", "16", "--output-len", "8"),
-    *("--prompts", "8", "--repeats", "2"),
+    *("--prompts", "8", "--repeats", "1"),
 )
-POINTS = [(1, 1), (1, 2), (4, 1), (4, 2)]
+POINTS = [(1, 1), (4, 1)]
 
 
 @dataclass
@@ -147,7 +147,7 @@ def test_a_server_killed_in_the_middle_of_a_point_is_diagnosed_and_replaced(
     dead = serving.run
     task = serving.begin()
     os.kill(int((dead / "pid").read_text()), signal.SIGKILL)
-    stdout, stderr = task.communicate(timeout=240)
+    stdout, stderr = task.communicate(timeout=300)
     assert task.returncode == 4, stderr
     report = json.loads(stdout)
     assert points(report) == POINTS
