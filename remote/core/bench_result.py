@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,8 +40,13 @@ _CONCURRENCY_SHARE = 0.8
 #: Of the measured time, what the client itself may spend before the first request and after the
 #: last one; it weighs only where a whole point takes seconds.
 _CLIENT_S = 0.5
+#: Of the input tokens, what may come from the prefix cache. Prompts are random and share nothing;
+#: the one that the client warms up with may be left over.
+_CACHED_SHARE = 0.2
 _QUOTED_ERRORS = 3
 _QUOTED_CHARACTERS = 200
+
+_EMPTIED = re.compile(rb"Cache (?:not )?flushed")
 
 
 @dataclass(frozen=True)
@@ -229,8 +235,9 @@ def judge(
     else:
         reasons += _against_result(plan, job, result.content, metrics, completed)
     reasons += gpu.against
-    if b"Cache not flushed" in steps:
-        reasons.append("the radix cache could not be flushed before the point: requests were left")
+    cached = cached_share(steps)
+    if cached > _CACHED_SHARE:
+        reasons.append(f"{cached:.0%} of the input was found in the prefix cache, and not computed")
     return Point(
         bench=plan.bench,
         run=run,
@@ -382,6 +389,20 @@ def step_figures(steps: bytes) -> dict[str, Any] | None:
             figures[f"{name}_mean"] = round(sum(values) / len(values), 3)
             figures[f"{name}_max"] = round(max(values), 3)
     return figures
+
+
+def cached_share(steps: bytes) -> float:
+    """The share of input tokens that the server found in its cache, 0 to 1.
+
+    Counted from the last emptying of the cache on: before it, the client warms up with one prompt
+    again and again.
+    """
+    parts = _EMPTIED.split(steps)
+    found, computed = (
+        sum(map(int, re.findall(name + rb": (\d+)", parts[-1])))
+        for name in (rb"#cached-token", rb"#new-token")
+    )
+    return found / (found + computed) if found else 0.0
 
 
 def step_window(steps: bytes) -> tuple[str, str] | None:

@@ -27,7 +27,7 @@ _TELL_S = 1.0
 _RESULT_BYTES = 64 * 1024 * 1024
 _STEPS_BYTES = 8 * 1024 * 1024
 _SAMPLES_BYTES = 16 * 1024 * 1024
-_STEP = re.compile(rb"[^\n]*(?:\] (?:Decode|Prefill) batch|Cache not flushed)[^\n]*\n?")
+_STEP = re.compile(rb"[^\n]*(?:\] (?:Decode|Prefill) batch|Cache (?:not )?flushed)[^\n]*\n?")
 _BLOCK = 1024 * 1024
 #: The client's own bar: ``12%|#2        | 8/64 [00:03<00:22,  2.44it/s]``.
 _BAR = re.compile(rb"(\d+)/(\d+) \[[^\]]*\]?")

@@ -7,6 +7,7 @@ benches: whoever looks whether that lock is free knows whether this still runs.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import signal
@@ -28,6 +29,7 @@ _ANSWER_S = 60.0
 #: Requests that failed while the server still lives may be the first sign of its death.
 _DEATH_S = 2.0
 _RANKS_S = 2.0
+_FLUSH_S = 10.0
 _SAMPLE_PROCESSES_S = 5.0
 _BLOCK = 1024 * 1024
 _FULL_BYTES = 1024 * 1024
@@ -136,6 +138,7 @@ class Runner:
             troubles.append(stranger)
             over = Over("stranger", stranger)
         else:
+            self._flush(troubles)
             sampling = _Sampling(self._path("gpu", name), self._gpu_fields)
             try:
                 point["exit_status"], over = self._client(job, troubles)
@@ -153,6 +156,29 @@ class Runner:
         self._note({**point, "state": "done", "troubles": troubles})
         if over is not None:
             raise over
+
+    def _flush(self, troubles: list[str]) -> None:
+        """Empty the prefix cache: levels share their prompts.
+
+        The client does so too, after its warm-up, but asks once and doesn't look at the answer,
+        which is no while the server still tidies up after a request.
+        """
+        _, holders = procs.listeners(self._port)
+        key = readiness.api_key(holders)
+        until = time.monotonic() + _FLUSH_S
+        status = None
+        while time.monotonic() < until:
+            # A server that doesn't answer any more shows so at the point itself.
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                status, _ = readiness.ask(
+                    self._address, self._port, "POST", "/flush_cache", {}, _FLUSH_S, key
+                )
+            if status == 200:
+                return
+            time.sleep(_LOOK_S)
+        if status is not None:
+            why = f"/flush_cache answers {status}"
+            troubles.append(f"the prefix cache could not be emptied before the point: {why}")
 
     def _note(self, point: dict[str, Any]) -> None:
         write(self._path("points", f"{point['name']}.json"), json.dumps(point, indent=1).encode())
