@@ -16,6 +16,7 @@ from remote.core.defaults import DEFAULTS as DEFAULTS
 from remote.core.fields import Fields, Problems, described, whole_number
 from remote.core.intents import FlagValue, Want, read_flags, read_reasons, read_wants
 from remote.core.nearest import did_you_mean
+from remote.core.secret_values import SecretSource, read_sources
 from remote.errors import ConfigError
 
 #: The templates that come with the tool.
@@ -96,11 +97,16 @@ class SSHSettings:
 
 @dataclass(frozen=True)
 class Overrides:
-    """What a host changes of a profile; None takes a value away."""
+    """What a host changes of a profile; None takes a value away.
+
+    ``secret_flags`` and ``secret_env`` say where a secret is kept here.
+    """
 
     want: Mapping[str, Want | None] = field(default_factory=dict)
     flags: Mapping[str, FlagValue | None] = field(default_factory=dict)
     env: Mapping[str, str | None] = field(default_factory=dict)
+    secret_flags: Mapping[str, SecretSource] = field(default_factory=dict)
+    secret_env: Mapping[str, SecretSource] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -293,10 +299,13 @@ def _secrets(top: Fields) -> tuple[str, ...]:
 
 
 def _overrides(section: Fields) -> Overrides:
+    flags, env = section.section("flags"), section.section("env")
     return Overrides(
         want=read_wants(section.section("want")),
-        flags=read_flags(section.section("flags")),
-        env=section.section("env").variables(),
+        flags=read_flags(flags),
+        env=env.variables(),
+        secret_flags=read_sources(flags),
+        secret_env=read_sources(env),
     )
 
 

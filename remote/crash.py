@@ -16,6 +16,7 @@ from pathlib import Path
 
 from remote.clock import Clock, Deadline
 from remote.config import HostSettings
+from remote.core.secret_values import values_in
 from remote.errors import ToolError
 from remote.host import Host
 from remote.store import LocalRun
@@ -41,6 +42,8 @@ def gather(
     Changes nothing on the host but the tool's own cache, where py-spy may be put.
     """
     deadline = Deadline.after(clock, _HOST_S)
+    kept = host.call("runs.script", state=settings.state, run=run)
+    local.scrubber.learn(values_in(kept["secrets"]))
     _bring_spy(host, settings, tell)
     names = []
     limit_s = max(deadline.left_s, 1.0)

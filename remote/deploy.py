@@ -9,21 +9,24 @@ import posixpath
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from remote import patch_sets, patching, profile, proving, rendering, server, venv
 from remote.clock import Clock
 from remote.config import HostSettings
-from remote.core import doctor, environment, flags, start_identity
+from remote.core import doctor, environment, flags, secret_values, start_identity
 from remote.core.budgets import Budgets
 from remote.core.checks import Level, Line, Start
+from remote.core.flag_table import InstalledParser
 from remote.core.flags import FlagPlan, ServerAddress
 from remote.core.host_facts import HostFacts, RunState
 from remote.core.scrubbing import Scrubber
+from remote.core.secret_values import Secrets
 from remote.core.shell import masked, masked_env, masked_setting
-from remote.errors import PatchRefused, PreflightFailed, SSHError, ToolError
+from remote.errors import ConfigError, PatchRefused, PreflightFailed, SSHError, ToolError
 from remote.host import Host
 from remote.patching import PatchPlan, PatchView
 from remote.profile import Profile
@@ -72,12 +75,13 @@ class Plan:
     unchanged: RunState | None
     warnings: tuple[str, ...]
     note: str = ""
+    secrets: Secrets = field(default_factory=Secrets)
 
     def record(self) -> dict[str, Any]:
         """What is kept with the run, on the host and here; secrets masked."""
         scrubber = Scrubber(self.settings.secrets)
-        scrubber.learn_script(self.script)
-        secret = scrubber.is_secret
+        scrubber.learn(self.secrets.values)
+        secret = _secret_names(self.settings, self.profile)
         script = start_identity.script_identity(scrubber.text(self.script), self.run)
         digests = {patch.name: patch.digest for patch in self.patches.sets}
         found = start_identity.fingerprint(self.facts, digests)
@@ -196,15 +200,22 @@ def plan(
     patch_plan = patching.plan(wanted_sets, named_sets, facts, seen)
     run = new_run_id(name, clock.wall_s())
     fixed = environment.fixed(settings.venv, settings.cuda_home)
+    folder = _run_folder(settings, facts, run)
+    words, secrets = _divided(settings, chosen, flag_plan.argv, parser, folder)
     script = rendering.launch_script(
         folders,
         run=run,
         profile=name,
-        run_folder=_run_folder(settings, facts, run),
+        run_folder=folder,
         venv=settings.venv,
         fixed_env=fixed,
-        server_env=chosen.environment,
-        argv=flag_plan.argv,
+        server_env={
+            name: value
+            for name, value in chosen.environment.items()
+            if name not in secrets.environment
+        },
+        argv=words,
+        secrets=secrets,
     )
     full_environment = environment.recorded(fixed, chosen.environment)
     fingerprint = _fingerprint(name, flag_plan, full_environment, facts, patch_plan)
@@ -212,6 +223,7 @@ def plan(
     start = Start.from_plan(settings.name, settings.port, flag_plan.argv, full_environment)
     found = doctor.before_start(facts, start)
     _preflight(found, settings)
+    _refuse_open_door(settings, flag_plan.argv)
     unchanged = None
     if len(living) == 1 and living[0].state in ("ready", "starting") and not patch_plan.steps:
         unchanged = living[0] if living[0].record.get("fingerprint") == fingerprint else None
@@ -230,8 +242,61 @@ def plan(
         fingerprint=fingerprint,
         stops=living,
         unchanged=unchanged,
-        warnings=_warnings(facts, seen, found),
+        warnings=(*_warnings(facts, seen, found), *_shown_secrets(words)),
+        secrets=secrets,
     )
+
+
+def _secret_names(settings: HostSettings, chosen: Profile) -> Callable[[str], bool]:
+    """Whether a variable or flag holds a secret: told by its name, or by where it came from."""
+    scrubber = Scrubber(settings.secrets)
+    named = chosen.secret_env | chosen.secret_flags
+    return lambda name: scrubber.is_secret(name) or name.lstrip("-") in named
+
+
+def _divided(
+    settings: HostSettings,
+    chosen: Profile,
+    argv: Sequence[str],
+    parser: InstalledParser,
+    folder: str,
+) -> tuple[list[str | None], Secrets]:
+    """The command line without its secrets, and all the secrets of the start."""
+    secret = _secret_names(settings, chosen)
+    by_file = "config" in parser.flags and "--config" not in argv
+    words, of_flags = secret_values.divided(argv, secret, by_file=by_file)
+    if of_flags.flags:
+        words += ["--config", posixpath.join(folder, secret_values.CONFIG_FILE)]
+    variables = {n: value for n, value in chosen.environment.items() if value and secret(n)}
+    return words, replace(of_flags, environment=variables)
+
+
+def _shown_secrets(words: Sequence[str | None]) -> list[str]:
+    """What to say of secrets that SGLang takes from its command line only."""
+    return [
+        f"{flag} stands on the server's command line, where everybody on the host can read it:"
+        " its value can't go into SGLang's --config file"
+        for flag, value in pairwise(words)
+        if value is None
+    ]
+
+
+def _refuse_open_door(settings: HostSettings, argv: Sequence[str]) -> None:
+    """Refuse a server that the network reaches and that asks nobody for a key.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    bind = settings.bind
+    loopback = bind == "localhost" or bind == "::1" or bind.startswith("127.")
+    keyed = any(word.partition("=")[0] == "--api-key" for word in argv)
+    if not loopback and not keyed:
+        raise ConfigError(
+            f"hosts.{settings.name}.bind is {bind}: the network would reach a server without a key",
+            host=settings.name,
+            hint="give it one, flags: {api-key: {env: MY_KEY}}; or bind to 127.0.0.1 and use"
+            " inv tunnel",
+        )
 
 
 def _run_folder(settings: HostSettings, facts: HostFacts, run: str) -> str:
@@ -298,6 +363,7 @@ def carry_out(
     """
     settings = made.settings
     local.scrubber.learn_script(made.script)
+    local.scrubber.learn(made.secrets.values)
     local.write("launch.sh", local.scrubber.data(made.script.encode()))
     local.write_json("plan.json", {"run": made.run, "host": settings.name, **made.record()})
     local.write_json("facts.json", made.facts.raw)
@@ -306,7 +372,8 @@ def carry_out(
         tell(f"stopping run {previous.run}")
         server.stop(host, settings, previous, clock, tell)
     tell(f"starting run {made.run}")
-    server.start(host, settings, made.run, made.script.encode(), made.record())
+    files = made.secrets.files()
+    server.start(host, settings, made.run, made.script.encode(), made.record(), files)
     return proofs
 
 

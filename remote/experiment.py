@@ -68,6 +68,7 @@ def deploy_profile(session: Session, name: str, options: DeployOptions) -> dict[
             display.tell,
         )
         session.scrubber.learn_script(made.script)
+        session.scrubber.learn(made.secrets.values)
         made = replace(made, note=session.scrubber.text(options.note))
         if options.expects is not None:
             options.expects(made)

@@ -7,16 +7,23 @@ its ``profiles.NAME``, and ``--set``. Every value keeps the layer it came from.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias, TypeVar
 
+from remote import secret_sources
 from remote.config import HostSettings, Overrides
 from remote.core.fields import Fields, Problems, described
 from remote.core.intents import INTENTS, FlagValue, Want, read_flags, read_wants
 from remote.core.layers import Sourced, overlay
 from remote.core.nearest import did_you_mean
+from remote.core.secret_values import SecretSource, read_sources, spelled_source
 from remote.errors import ConfigError
+
+T = TypeVar("T")
+#: A layer's name, its settings that hold a value, and those that say where a secret is kept.
+_Layer: TypeAlias = "tuple[str, Mapping[str, T | None], Mapping[str, SecretSource]]"
 
 #: How long a start may take where no profile in the chain says it.
 READY_TIMEOUT_S = 1800.0
@@ -32,6 +39,7 @@ class Profile:
         chain: the profiles it is made of, the base first, itself last.
         patches: ``distribution/name``, in the order they apply.
         ready_timeout_s: the time a start may take.
+        secret_flags, secret_env: those whose values came from where a secret is kept.
     """
 
     name: str
@@ -42,6 +50,8 @@ class Profile:
     env: Mapping[str, Sourced[str]]
     patches: tuple[str, ...]
     ready_timeout_s: float
+    secret_flags: frozenset[str] = frozenset()
+    secret_env: frozenset[str] = frozenset()
 
     @property
     def environment(self) -> dict[str, str]:
@@ -60,6 +70,8 @@ class _File:
     want: Mapping[str, Want | None]
     flags: Mapping[str, FlagValue | None]
     env: Mapping[str, str | None]
+    secret_flags: Mapping[str, SecretSource]
+    secret_env: Mapping[str, SecretSource]
     patches: tuple[str, ...] | None
     ready_timeout_s: float | None
 
@@ -105,16 +117,51 @@ def load(
     layers.append(("--set", _sets(sets)))
     patches = [file.patches for file in chain if file.patches is not None]
     timeouts = [file.ready_timeout_s for file in chain if file.ready_timeout_s is not None]
+    flag_layers: list[_Layer[FlagValue]] = [
+        (source, each.flags, each.secret_flags) for source, each in layers
+    ]
+    env_layers: list[_Layer[str]] = [(source, each.env, each.secret_env) for source, each in layers]
+    flags: dict[str, Sourced[FlagValue]]
+    flags, secret_flags = _resolved(flag_layers, "flags", secret_sources.read)
+    env, secret_env = _resolved(env_layers, "env", secret_sources.read)
     return Profile(
         name=name,
         description=chain[-1].description,
         chain=tuple(file.name for file in chain),
         want=overlay((source, layer.want) for source, layer in layers),
-        flags=overlay((source, layer.flags) for source, layer in layers),
-        env=overlay((source, layer.env) for source, layer in layers),
+        flags=flags,
+        env=env,
+        secret_flags=secret_flags,
+        secret_env=secret_env,
         patches=patches[-1] if patches else (),
         ready_timeout_s=timeouts[-1] if timeouts else READY_TIMEOUT_S,
     )
+
+
+def _resolved(
+    layers: Sequence[_Layer[T]], section: str, read: Callable[[SecretSource, str], T]
+) -> tuple[dict[str, Sourced[T]], frozenset[str]]:
+    """One section of all layers, every secret read from where it is kept; the names of those.
+
+    Raises:
+        ConfigError: one can't be read.
+    """
+    laid: list[tuple[str, dict[str, T | SecretSource | None]]] = []
+    for source, values, kept in layers:
+        both: dict[str, T | SecretSource | None] = dict(values.items())
+        both.update(kept)
+        laid.append((source, both))
+    settings: dict[str, Sourced[T | SecretSource]] = overlay(laid)
+    found: dict[str, Sourced[T]] = {}
+    secret = set()
+    for name, setting in settings.items():
+        if isinstance(setting.value, SecretSource):
+            where = f"{section}.{name} ({setting.source})"
+            found[name] = Sourced(read(setting.value, where), setting.source)
+            secret.add(name)
+        else:
+            found[name] = Sourced(setting.value, setting.source)
+    return found, frozenset(secret)
 
 
 def _chain(name: str, folders: Sequence[Path]) -> list[_File]:
@@ -161,6 +208,8 @@ def _read(name: str, path: Path) -> _File:
         want=read_wants(want),
         flags=read_flags(flags),
         env=env.variables(),
+        secret_flags=read_sources(flags),
+        secret_env=read_sources(env),
         patches=_patches(fields),
         ready_timeout_s=fields.seconds("ready_timeout_s", 0.0) if timeout_given else None,
     )
@@ -204,7 +253,7 @@ def _sets(words: Sequence[str]) -> Overrides:
             problems.add(f"--set {word}", "wanted key=value")
         elif dot and section in sections:
             # A variable is text: 1 and off reach the server as they are written.
-            as_text = section == "env" and text != "null"
+            as_text = section == "env" and text != "null" and not spelled_source(text)
             sections[section][inner] = text if as_text else _scalar(text)
         elif dot:
             problems.add(f"--set {key}", f"unknown section{did_you_mean(section, sections)}")
@@ -216,7 +265,13 @@ def _sets(words: Sequence[str]) -> Overrides:
         else:
             sections["flags"][key] = _scalar(text)
     want, flags, env = (Fields(f"--set {name}", sections[name], problems) for name in sections)
-    overrides = Overrides(want=read_wants(want), flags=read_flags(flags), env=env.variables())
+    overrides = Overrides(
+        want=read_wants(want),
+        flags=read_flags(flags),
+        env=env.variables(),
+        secret_flags=read_sources(flags),
+        secret_env=read_sources(env),
+    )
     problems.raise_any("--set", hint="--set want.INTENT=…, flags.FLAG=… or env.NAME=…")
     return overrides
 

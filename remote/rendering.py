@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 from remote.core.environment import UNSET
 from remote.core.flags import flag_lines
 from remote.core.nearest import did_you_mean
-from remote.core.shell import join, quote, variable_name
+from remote.core.secret_values import ENV_FILE, Secrets, refuse_template
+from remote.core.shell import quote, variable_name
 from remote.errors import ConfigError
 from remote.payload.procs import RUN_VARIABLE
 
@@ -118,7 +119,8 @@ def launch_script(
     venv: str,
     fixed_env: Mapping[str, str],
     server_env: Mapping[str, str],
-    argv: Sequence[str],
+    argv: Sequence[str | None],
+    secrets: Secrets | None = None,
 ) -> str:
     """The bash script that is left on the host and starts the server in its place.
 
@@ -127,12 +129,14 @@ def launch_script(
         run_folder: absolute, on the host; the script's pid is written there.
         fixed_env: PATH, VIRTUAL_ENV, CUDA_HOME (:func:`remote.core.environment.fixed`).
         server_env: the server's own variables, set over the fixed ones.
-        argv: the words after ``-m sglang.launch_server``.
+        argv: the words after ``-m sglang.launch_server``; None is the next of the secrets' words.
+        secrets: what the script reads from files beside it.
 
     Raises:
         ConfigError: a variable that a script can't set, and whatever :func:`render` raises.
     """
-    for name in server_env:
+    secrets = secrets or Secrets()
+    for name in (*server_env, *secrets.environment):
         if name in _OF_BASH or name == RUN_VARIABLE:
             owner = "bash" if name in _OF_BASH else "the run's mark"
             raise ConfigError(f"{name} belongs to {owner}: no variable of the server's own")
@@ -146,9 +150,18 @@ def launch_script(
         "server_env": server_env,
         "run_env": {RUN_VARIABLE: run},
         "python": f"{venv}/bin/python",
-        "flags": flag_lines(argv),
+        "flags": flag_lines(_with_variables(argv, secrets)),
+        "secrets_file": ENV_FILE if secrets.environment or secrets.words else "",
     }
-    return render("launch.sh.j2", folders, values)
+    script = render("launch.sh.j2", folders, values)
+    refuse_template(script, secrets)
+    return script
+
+
+def _with_variables(argv: Sequence[str | None], secrets: Secrets) -> list[str]:
+    """The words, and for each that is secret the variable that holds it, expanded by the shell."""
+    names = iter(secrets.words)
+    return [_Ready(f'"${next(names)}"') if word is None else word for word in argv]
 
 
 def _finalize(value: object) -> str:
@@ -165,7 +178,7 @@ def _quote(value: object) -> _Ready:
 
 
 def _words(values: Sequence[object]) -> _Ready:
-    return _Ready(join([str(value) for value in values]))
+    return _Ready(" ".join(_quote(value) for value in values))
 
 
 def _assign(name: object) -> _Ready:

@@ -22,7 +22,9 @@ from remote.core.log_events import (
     StartState,
 )
 from remote.core.phases import Phase
+from remote.core.secret_values import values_in
 from remote.core.server_log import LogReader
+from remote.core.shell import quote
 from remote.core.verdict import Diagnosis, ProcessEvidence
 from remote.errors import SSHError, ToolError
 from remote.host import Host, Piece
@@ -125,8 +127,13 @@ def look(host: Host, settings: HostSettings, run: str) -> RunState:
 
 
 def script(host: Host, settings: HostSettings, run: str) -> str:
-    """The run's start script as it is on the host, secrets and all."""
-    return str(host.call("runs.script", state=settings.state, run=run)["script"])
+    """The run's start script as it is on the host, and behind it every secret that it reads.
+
+    Those as ``SECRET=…`` words, so that whoever learns what the script keeps secret learns them.
+    """
+    found = host.call("runs.script", state=settings.state, run=run)
+    secrets = [f"SECRET={quote(value)}\n" for value in values_in(found["secrets"])]
+    return "\n".join([str(found["script"]), *secrets])
 
 
 def note(
@@ -208,10 +215,27 @@ def local_address(settings: HostSettings) -> str:
 
 
 def start(
-    host: Host, settings: HostSettings, run: str, script: bytes, record: Mapping[str, Any]
+    host: Host,
+    settings: HostSettings,
+    run: str,
+    script: bytes,
+    record: Mapping[str, Any],
+    secrets: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Start a run's script, detached from the connection; ``record`` is kept beside it."""
-    host.call("runs.start", data=script, state=settings.state, run=run, note=dict(record))
+    """Start a run's script, detached from the connection; ``record`` is kept beside it.
+
+    ``secrets`` are files that the script reads; like the script they travel on the session's
+    standard input.
+    """
+    files = dict(secrets or {})
+    host.call(
+        "runs.start",
+        data=b"".join([script, *files.values()]),
+        state=settings.state,
+        run=run,
+        note=dict(record),
+        secrets=[[name, len(content)] for name, content in files.items()],
+    )
 
 
 class Follower:

@@ -33,6 +33,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
                 "remote.host",
                 "remote.ledger",
                 "remote.patch_sets",
+                "remote.secret_sources",
                 "remote.store",
             ),
             ("remote.agent", "remote.charts", "remote.redial", "remote.rendering"),

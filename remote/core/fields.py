@@ -16,6 +16,8 @@ from remote.errors import ConfigError
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
+#: The one key of a mapping that says where a secret is kept, instead of holding it.
+SECRET_KINDS = frozenset({"env", "file", "command"})
 _WHOLE = re.compile(r"[+-]?[0-9]+\Z")
 
 
@@ -139,13 +141,18 @@ class Fields:
         return {key: self.text(key) for key in self._raw}
 
     def variables(self) -> dict[str, str | None]:
-        """All of it as environment variables; null takes a variable away."""
+        """All of it as environment variables; null takes a variable away.
+
+        A mapping says where a secret is kept, and is read by `core.secret_values.read_sources`.
+        """
         read: dict[str, str | None] = {}
         for name, value in self.entries().items():
             try:
                 variable_name(name)
             except ConfigError as wrong:
                 self.problem(name, wrong.message)
+                continue
+            if isinstance(value, Mapping) and len(value) == 1 and {*value} <= SECRET_KINDS:
                 continue
             if value is None or value == "":
                 read[name] = None if value is None else ""

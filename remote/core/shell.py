@@ -63,7 +63,9 @@ def masked_env(env: Mapping[str, str], secret: Callable[[str], bool] = is_secret
 def masked_setting(word: str, secret: Callable[[str], bool] = is_secret) -> str:
     """A ``key=value`` word as it may be shown or kept; of ``env.NAME`` the name counts too."""
     name, equals, value = word.partition("=")
-    hidden = secret(name) or secret(name.rpartition(".")[2])
+    # Where a secret is kept is none: the word is needed to do the same once more.
+    kept_elsewhere = re.match(r"\{\s*(env|file|command)\s*:", value) is not None
+    hidden = not kept_elsewhere and (secret(name) or secret(name.rpartition(".")[2]))
     return f"{name}={MASK}" if equals and value and hidden else word
 
 

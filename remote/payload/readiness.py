@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import os
 from typing import Any
 
 from . import procs, ranks
+
+#: SGLang's config file in a run's folder, in JSON as this tool writes it.
+_SECRETS = "secrets.yaml"
 
 
 def check(run: str, address: str, port: int, timeout_s: float) -> dict[str, Any]:
     """One look: the port's owner, /health, and a real generation of a few tokens.
 
-    A server that wants an API key gets the one it was started with, from its own command line.
+    A server that wants an API key gets the one it was started with.
 
     Returns:
         ``{"ok": True, "text": ..., "ranks": {name: pid}}``, or ``{"ok": False, "why": ...}``;
@@ -65,14 +70,22 @@ def check(run: str, address: str, port: int, timeout_s: float) -> dict[str, Any]
 
 
 def api_key(pids: list[int]) -> str | None:
-    """What stands behind ``--api-key`` on the server's command line."""
+    """The server's ``--api-key``, from its command line or the file of secrets named there."""
     for pid in pids:
         words = procs.command_line(pid)
-        for word, following in zip(words, [*words[1:], ""], strict=True):
-            if word == "--api-key":
-                return following
-            if word.startswith("--api-key="):
-                return word.partition("=")[2]
+        told = dict(zip(words, [*words[1:], ""], strict=True))
+        for word in words:
+            name, equals, value = word.partition("=")
+            if equals and name.startswith("--"):
+                told[name] = value
+        if "--api-key" in told:
+            return told["--api-key"]
+        kept = told.get("--config", "")
+        if os.path.basename(kept) == _SECRETS:
+            with contextlib.suppress(OSError, ValueError):
+                with open(kept, encoding="utf-8") as file:
+                    key = json.load(file).get("api-key")
+                return None if key is None else str(key)
     return None
 
 

@@ -14,11 +14,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import kernel, procs
-from .files import expand, private_dir, write
+from .files import expand, private_dir, read, write
 from .refusal import Refused
 
 #: Outcomes that a wait writes down and a later stop doesn't change.
 _FAILED = ("crashed", "died_after_ready", "hung")
+
+#: Files beside the start script that only its user may read; they go into no bundle.
+SECRETS = ("secrets.env", "secrets.yaml")
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}\Z")
 
@@ -76,12 +79,13 @@ def ids(state: str) -> list[str]:
 
 
 def script(state: str, run: str) -> dict[str, Any]:
-    """The run's start script, with whatever it exports; empty where it is gone."""
-    try:
-        with open(os.path.join(folder(state, run), "launch.sh"), encoding="utf-8") as file:
-            return {"script": file.read()}
-    except FileNotFoundError:
-        return {"script": ""}
+    """The run's start script, empty where it is gone, and the files of secrets that it reads."""
+    texts = {}
+    for name in ("launch.sh", *SECRETS):
+        found = read(os.path.join(folder(state, run), name))
+        if found is not None:
+            texts[name] = found.content.decode("utf-8", "surrogateescape")
+    return {"script": texts.pop("launch.sh", ""), "secrets": texts}
 
 
 def server_process(state: str, run: str) -> procs.Process | None:
@@ -171,8 +175,18 @@ def note_outcome(state: str, run: str, note: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def start(state: str, run: str, note: dict[str, Any], script: bytes) -> dict[str, Any]:
+def start(
+    state: str,
+    run: str,
+    note: dict[str, Any],
+    script: bytes,
+    secrets: list[tuple[str, int]] | None = None,
+) -> dict[str, Any]:
     """Make the run's folder and start its script, detached from this connection.
+
+    Args:
+        script: the start script, and behind it the contents of the files of secrets.
+        secrets: those files, each its name and its length.
 
     Raises:
         Refused: ToolError; the run exists already.
@@ -184,7 +198,14 @@ def start(state: str, run: str, note: dict[str, Any], script: bytes) -> dict[str
     if os.path.exists(home):
         raise Refused("ToolError", f"the host already has a run {run}")
     private_dir(home)
+    end = len(script) - sum(length for _, length in secrets or ())
+    script, rest = script[:end], script[end:]
     try:
+        for name, length in secrets or ():
+            if name not in SECRETS:
+                raise Refused("ToolError", f"{name!r} is no file of secrets")
+            write(os.path.join(home, name), rest[:length])
+            rest = rest[length:]
         supervisor = _launch(home, run, note, script)
     except OSError:
         shutil.rmtree(home, ignore_errors=True)
