@@ -24,6 +24,8 @@ from remote.session import Session
 _CHUNK_BYTES = 1024 * 1024
 #: Lines of the log that an error quotes where no cause is known.
 _QUOTED_LINES = 15
+#: A server that was seen to hang has so long to answer a generation.
+_ANSWER_S = 5.0
 #: Outcomes that a cause belongs to.
 _FAILED = ("crashed", "died_after_ready", "hung")
 _VAGUE = (None, "insufficient_evidence", "unclassified")
@@ -31,11 +33,10 @@ _VAGUE = (None, "insufficient_evidence", "unclassified")
 
 @dataclass(frozen=True)
 class Findings:
-    """A cause, the log it was found in, and what the processes showed."""
+    """A cause, and the log it was found in."""
 
     diagnosis: Diagnosis
     reading: Reading
-    process: ProcessEvidence
 
 
 def read_file(path: Path) -> Reading:
@@ -45,13 +46,19 @@ def read_file(path: Path) -> Reading:
 
 
 def explain(
-    session: Session, run: str, roster: Mapping[str, int] | None = None, *, hung: bool = False
+    session: Session,
+    run: str,
+    roster: Mapping[str, int] | None = None,
+    *,
+    hung: bool = False,
+    lost: Mapping[str, int | None] | None = None,
 ) -> Findings:
     """The cause, from the copy of the log here and what the host knows right now.
 
     Args:
         roster: ranks that were seen alive, with their pids.
         hung: a wait saw no sign of work.
+        lost: ranks that were seen to end first, with their exit status.
     """
     reading = read_file(session.local(run).log_path)
     logged = {*reading.state.ranks, *(name for name in reading.last_of_rank if name)}
@@ -63,10 +70,17 @@ def explain(
             run=run,
             known=dict(roster or {}),
         )
-        process = process_evidence(found, logged, hung=hung)
+        process = process_evidence(found, logged, hung=hung, lost=lost)
     except ToolError as error:  # the log alone must do
         session.display.warn(f"what the host knows is not in this verdict: {error.message}")
-    return Findings(diagnose(reading, process), reading, process)
+    return Findings(_scrubbed(session, diagnose(reading, process)), reading)
+
+
+def _scrubbed(session: Session, diagnosis: Diagnosis) -> Diagnosis:
+    """The same with the secrets and prompts out of what it quotes."""
+    scrub = session.scrubber.text
+    quotes = tuple(replace(quote, text=scrub(quote.text)) for quote in diagnosis.evidence)
+    return replace(diagnosis, cause=scrub(diagnosis.cause), evidence=quotes)
 
 
 def learn_secrets(session: Session, run: str) -> None:
@@ -100,13 +114,19 @@ def conclude(
         ServerCrashed, ServerHung: always one of them.
     """
     display = session.display
-    findings = explain(session, run, verdict.roster, hung=verdict.outcome is Outcome.HUNG)
+    findings = explain(
+        session,
+        run,
+        verdict.roster,
+        hung=verdict.outcome is Outcome.HUNG,
+        lost=verdict.lost,
+    )
     verdict = _corrected(verdict, findings.diagnosis).scrubbed(session.scrubber.text)
     hung = verdict.outcome is Outcome.HUNG
     error = failure(session, run, verdict_line(verdict), findings, verdict)
     display.error(error)
     session.record.failed(run, verdict, findings.diagnosis)
-    _note(session, run, verdict, findings)
+    _note(session, run, verdict, findings.diagnosis)
     if bundle:
         with display.working("bringing the evidence"):
             take_evidence(session, run, findings)
@@ -128,7 +148,7 @@ def take_evidence(session: Session, run: str, findings: Findings) -> Path | None
     """The evidence bundle of a run as it is now; None where it could not be had."""
     host, settings, local = session.host, session.host_settings, session.local(run)
     display = session.display
-    texts = {"diagnosis.json": _json(findings.diagnosis)}
+    texts = {}
     if findings.reading.tracebacks:
         texts["tracebacks.txt"] = _tracebacks(findings.reading)
     try:
@@ -139,6 +159,7 @@ def take_evidence(session: Session, run: str, findings: Findings) -> Path | None
     except ToolError as error:
         display.warn(f"the evidence is not complete: {error.message}")
     crash.keep(local, texts)
+    local.write_json(f"{crash.FOLDER}/diagnosis.json", findings.diagnosis.as_dict())
     try:
         archive = crash.pack(local)
     except OSError as error:
@@ -146,10 +167,6 @@ def take_evidence(session: Session, run: str, findings: Findings) -> Path | None
         return None
     display.say(f"evidence: {archive} ({archive.stat().st_size >> 10} KiB)")
     return archive
-
-
-def _json(diagnosis: Diagnosis) -> str:
-    return json.dumps(diagnosis.as_dict(), indent=1) + "\n"
 
 
 def _tracebacks(reading: Reading) -> str:
@@ -173,16 +190,22 @@ def _patches(session: Session) -> str:
     return json.dumps(told, indent=1) + "\n"
 
 
-def _note(session: Session, run: str, verdict: Verdict, findings: Findings) -> None:
+def _note(session: Session, run: str, verdict: Verdict, diagnosis: Diagnosis) -> None:
     """The diagnosis beside the verdict, here and on the host; a full disk there is no obstacle."""
-    diagnosis = findings.diagnosis
     session.local(run).write_json("diagnosis.json", diagnosis.as_dict())
     with suppress(ToolError):
-        server.note(session.host, session.host_settings, run, verdict, diagnosis, findings.process)
+        server.note(session.host, session.host_settings, run, verdict, diagnosis)
 
 
 def reexamine(session: Session, found: RunState) -> Findings:
-    """A run's cause found anew, from the log's copy here; what changed is written down."""
+    """A run's cause, from the log's copy here and what is known of it.
+
+    What was found when it failed stands: the processes could be asked then. Where that said
+    nothing, or nobody looked, it is found now and written down.
+    """
+    kept = _kept(found)
+    if kept is not None and not found.alive:
+        return Findings(kept, read_file(session.local(found.run).log_path))
     findings = explain(session, found.run, hung=found.state == "hung")
     diagnosis = findings.diagnosis
     told = (found.outcome or {}).get("kind")
@@ -194,6 +217,24 @@ def reexamine(session: Session, found: RunState) -> Findings:
         with suppress(ToolError):
             server.note_cause(session.host, session.host_settings, found, diagnosis)
     return findings
+
+
+def _kept(found: RunState) -> Diagnosis | None:
+    """What was written down when the run failed, where that names a cause."""
+    try:
+        kept = Diagnosis.from_dict((found.outcome or {}).get("diagnosis") or {})
+    except ValueError:
+        return None
+    return None if kept.kind in _VAGUE else kept
+
+
+def awake(session: Session, found: RunState) -> RunState:
+    """The run as it is, where it was seen to hang: one that answers now does not any more."""
+    host, settings = session.host, session.host_settings
+    if found.state != "hung" or server.answers(host, settings, found.run, _ANSWER_S) is not None:
+        return found
+    server.note_serving(host, settings, found)
+    return server.look(host, settings, found.run)
 
 
 def gone(session: Session, found: RunState) -> ToolError:

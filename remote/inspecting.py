@@ -21,7 +21,7 @@ _STDIN = "-"
 
 def diagnose(session: Session, run: str | None) -> dict[str, Any]:
     """The newest run of the host, or the one named, as it stands now."""
-    found = pick_run(session, run)
+    found = diagnosing.awake(session, pick_run(session, run))
     with session.display.working(f"reading the log of {found.run}"):
         diagnosing.pull(session, found.run)
         diagnosis = diagnosing.reexamine(session, found).diagnosis
@@ -82,7 +82,7 @@ def _shown(display: Display, diagnosis: Diagnosis) -> dict[str, Any]:
 def pull(session: Session, run: str | None) -> dict[str, Any]:
     """Bring the log's new bytes and the evidence as it is now into the run's folder."""
     display = session.display
-    found = pick_run(session, run)
+    found = diagnosing.awake(session, pick_run(session, run))
     with display.working(f"pulling run {found.run}"):
         fresh = diagnosing.pull(session, found.run)
         findings = diagnosing.reexamine(session, found)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from remote import config, logs, patching, profile, server, venv
+from remote import config, diagnosing, logs, patching, profile, server, venv
 from remote.core.host_facts import RunState
 from remote.display import Display, duration
 from remote.errors import ConfigError, Unreachable
@@ -95,6 +95,8 @@ def status(session: Session) -> dict[str, Any]:
     seen = patching.view(host, settings, facts)
     session.record.seen(*facts.runs, all_of_them=True)
     current = facts.current
+    if current is not None:
+        current = diagnosing.awake(session, current)
     phase = None
     if current is not None and current.state == "starting":
         phase = server.phase_of(host, settings, current.run).value

@@ -25,7 +25,7 @@ from remote.core.phases import Phase
 from remote.core.secret_values import values_in
 from remote.core.server_log import LogReader
 from remote.core.shell import quote
-from remote.core.verdict import Diagnosis, ProcessEvidence
+from remote.core.verdict import Diagnosis
 from remote.errors import SSHError, ToolError
 from remote.host import Host, Piece
 from remote.redial import Redial
@@ -64,7 +64,8 @@ class Verdict:
 
     ``line`` and ``line_number`` quote the deciding line of the log, where a line decided;
     ``exit_status`` is the shell's (128 + signal), where the process is gone. ``roster`` holds the
-    ranks that were seen, with their pids; ``durations`` the seconds of each phase left behind;
+    ranks that were seen, with their pids; ``lost`` those that ended first, while the server went
+    on, with their exit status; ``durations`` the seconds of each phase left behind;
     ``log_end`` the log's inode and how far it was read.
     """
 
@@ -77,6 +78,7 @@ class Verdict:
     exit_status: int | None = None
     generated: str | None = None
     roster: Mapping[str, int] = field(default_factory=dict)
+    lost: Mapping[str, int | None] = field(default_factory=dict)
     durations: Mapping[Phase, float] = field(default_factory=dict)
     log_end: tuple[int, int] = (0, 0)
 
@@ -142,19 +144,16 @@ def note(
     run: str,
     verdict: Verdict,
     diagnosis: Diagnosis | None = None,
-    process: ProcessEvidence | None = None,
 ) -> None:
     """Write the verdict down beside the run, on the host.
 
-    Kept with it: the ranks that were seen, so that one that dies later is missed; the cause, where
-    that is known; and what the processes showed, for once they are gone nobody can ask again.
+    Kept with it: the ranks that were seen, so that one that dies later is missed; and the
+    diagnosis, for once the processes are gone nobody can ask them again.
     """
     said: dict[str, Any] = {key: verdict.as_dict()[key] for key in ("outcome", "reason", "line")}
     said["ranks"] = dict(verdict.roster)
     if diagnosis is not None:
-        said |= {"kind": diagnosis.kind, "cause": diagnosis.cause}
-    if process is not None:
-        said["evidence"] = process.as_dict()
+        said |= _told(diagnosis)
     host.call("runs.note_outcome", state=settings.state, run=run, note=said)
 
 
@@ -165,10 +164,21 @@ def note_cause(host: Host, settings: HostSettings, run: RunState, diagnosis: Dia
         **(run.outcome or {}),
         "reason": "found later, when it was looked into",
         "outcome": diagnosis.outcome.value,
-        "kind": diagnosis.kind,
-        "cause": diagnosis.cause,
+        **_told(diagnosis),
     }
     host.call("runs.note_outcome", state=settings.state, run=run.run, note=said)
+
+
+def note_serving(host: Host, settings: HostSettings, run: RunState) -> None:
+    """Write down that a run that seemed to hang serves."""
+    said = {"outcome": "ready", "reason": "serves again", "line": None}
+    said["ranks"] = (run.outcome or {}).get("ranks", {})
+    host.call("runs.note_outcome", state=settings.state, run=run.run, note=said)
+
+
+def _told(diagnosis: Diagnosis) -> dict[str, Any]:
+    whole = {**diagnosis.as_dict(), "spread": diagnosis.spread}
+    return {"kind": diagnosis.kind, "cause": diagnosis.cause, "diagnosis": whole}
 
 
 def answers(host: Host, settings: HostSettings, run: str, timeout_s: float = 60.0) -> str | None:
@@ -324,6 +334,7 @@ def until_ready(
             clock.monotonic_s() - began,
             reader.state,
             roster=dict(heart.roster),
+            lost=dict(heart.lost),
             durations=dict(heart.durations),
             log_end=(follower.inode, follower.offset),
             **more,
@@ -350,6 +361,8 @@ def until_ready(
                 beat = Beat.from_tick(piece.body["tick"])
                 heart.beat(clock.monotonic_s(), beat)
                 watch(beat, reader.state)
+            elif "lost" in piece.body:
+                heart.lose(piece.body["lost"])
             elif "probe" in piece.body:
                 found = piece.body["probe"]
                 if found["ok"]:

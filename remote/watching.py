@@ -39,7 +39,7 @@ def watch(
         ToolError: the run is not serving.
     """
     host, settings, display = session.host, session.host_settings, session.display
-    found = pick_run(session, run)
+    found = diagnosing.awake(session, pick_run(session, run))
     if found.state in ("crashed", "dying"):
         raise diagnosing.gone(session, found)
     if found.state not in ("ready", "hung"):  # what hung may have been let go on
@@ -100,8 +100,8 @@ def until_over(
     def verdict(outcome: Outcome, reason: str, **more: Any) -> Verdict:
         elapsed_s = clock.monotonic_s() - began
         state = replace(reader.state, ready=reader.state.ready or Ready(0, ""))
-        roster = dict(heart.roster)
-        return Verdict(outcome, reason, elapsed_s, state, roster=roster, **more)
+        roster, lost = dict(heart.roster), dict(heart.lost)
+        return Verdict(outcome, reason, elapsed_s, state, roster=roster, lost=lost, **more)
 
     while True:
         probe = None
@@ -130,6 +130,8 @@ def until_over(
                 beat = Beat.from_tick(piece.body["tick"])
                 heart.beat(now, beat)
                 watch(beat)
+            elif "lost" in piece.body:
+                heart.lose(piece.body["lost"])
             elif "probe" in piece.body:
                 asking, found = False, piece.body["probe"]
                 if not found["ok"] and quiet_since <= asked_at:

@@ -27,6 +27,8 @@ _TORCH = re.compile(r"(?:^|/)torch/(?!.*inductor/runtime)")
 
 #: Tried in this order: a frame anywhere in the stack that tells the phase.
 _PHASE_OF_FRAME = (
+    # A batch that is replayed or run goes through the graph runner too; it captures nothing.
+    (r":event_loop_\w+|:run_event_loop|:run_batch$|graph\w*\.py:replay\w*$", Phase.SERVING),
     (r":prepare_server_args|:from_cli_args|server_args\.py:__post_init__", Phase.ARGUMENTS),
     (r"piecewise_cuda_graph|prefill_\w*graph|:init_piecewise", Phase.PREFILL_CAPTURE),
     (r"cuda_graph_runner|init_(?:cuda|device)_graphs|cuda_graph_backend", Phase.DECODE_CAPTURE),
@@ -37,7 +39,7 @@ _PHASE_OF_FRAME = (
         Phase.DISTRIBUTED,
     ),
     (r":_execute_server_warmup", Phase.WARM_UP),
-    (r":event_loop_\w+|:run_event_loop|:process_batch_result|:exposed_step", Phase.SERVING),
+    (r":process_batch_result|:exposed_step", Phase.SERVING),
     (r":get_config$", Phase.ARGUMENTS),
 )
 

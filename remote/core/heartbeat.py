@@ -9,7 +9,7 @@ buy time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -97,6 +97,7 @@ class Heartbeat:
         self._missing: dict[str, float] = {}
         self.roster: dict[str, int] = {}  #: every rank seen, with its pid
         self.durations: dict[Phase, float] = {}  #: seconds of the phases left so far
+        self.lost: dict[str, int | None] = {}  #: ranks that ended first, with their exit status
 
     def log(self, now_s: float, phase: Phase) -> None:
         """The log grew; the server is in that phase now."""
@@ -105,6 +106,10 @@ class Heartbeat:
             spent = self.durations.get(self._phase, 0.0) + now_s - self._entered_s
             self.durations[self._phase] = spent
             self._phase, self._entered_s = phase, now_s
+
+    def lose(self, ended: Iterable[Mapping[str, Any]]) -> None:
+        """Ranks ended while the server's main process went on."""
+        self.lost.update({str(each["rank"]): each["exit"] for each in ended})
 
     def resume(self, now_s: float) -> None:
         """Nothing could be seen for a while: what was not seen is no silence."""

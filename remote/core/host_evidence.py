@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from remote.core.verdict import ONLY_RANK, ProcessEvidence
@@ -21,12 +20,14 @@ _TELLING = re.compile(
     re.IGNORECASE,
 )
 _MAX_LINES = 20
-#: Verdicts after which the processes are, or were, ended.
-_OVER = ("crashed", "died_after_ready")
 
 
 def process_evidence(
-    found: Mapping[str, Any], logged: Iterable[str] = (), *, hung: bool = False
+    found: Mapping[str, Any],
+    logged: Iterable[str] = (),
+    *,
+    hung: bool = False,
+    lost: Mapping[str, int | None] | None = None,
 ) -> ProcessEvidence:
     """What the host knows beside the log.
 
@@ -34,14 +35,8 @@ def process_evidence(
         found: the answer of `evidence.look`.
         logged: the ranks that the log names; those that should live and don't are dead.
         hung: a wait saw no sign of work for longer than the phase may take.
-
-    Returns:
-        What the processes showed when the run failed, where that was written down and they are
-        gone; else what they show now.
+        lost: ranks that a follower saw end first, with their exit status.
     """
-    kept = found["noted"].get("evidence")
-    if kept and not found["alive"] and found["noted"]["outcome"] in _OVER:
-        return replace(ProcessEvidence.from_dict(kept), alive=False)
     status = found["exit_status"]
     lines = tuple(line for line in found["kernel"]["lines"] if _TELLING.search(line))
     return ProcessEvidence(
@@ -49,7 +44,7 @@ def process_evidence(
         exit_status=128 - status if status is not None and status > 128 else status,
         stop_requested=bool(found["stop_requested"]),
         hung=hung,
-        dead_ranks=_dead_ranks(found, logged),
+        dead_ranks={**(lost or {}), **_dead_ranks(found, logged)},
         stopped_ranks=tuple(
             name for name, process in found["ranks"].items() if process["state"] == "T"
         ),

@@ -166,7 +166,7 @@ _OWN_WORDS = re.compile(
     r"|(?:ERROR|FATAL|FAILED|CRITICAL|WARNING|INFO):? |Fatal Python error: |terminate called "
     r"|(?:Killed|Aborted|Segmentation fault)(?: \(core dumped\))?$|\S+:\d+:\d+ \[\d+\] NCCL "
     r"|\[ *\d+\.\d{3,}\] |\[\w{3} \w{3} +\d+ [\d:]+ \d{4}\] |\w{3} +\d+ [\d:]{8} \S+ kernel: "
-    r"|\[Errno \d+\] |Out of memory: |oom-kill:|NVRM: |\w+ fatal *: "
+    r"|\S+\.sh: line \d+: |\[Errno \d+\] |Out of memory: |oom-kill:|NVRM: |\w+ fatal *: "
     r"|(?:ninja|srun|slurmstepd|(?:/\w+)*/?(?:ba)?sh): "
 )
 

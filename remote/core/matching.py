@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from remote.core.consequences import is_noise, is_secondary, names_an_exception
 from remote.core.failure_sites import phase_of, places
-from remote.core.log_lines import LogLine
+from remote.core.log_lines import LogLine, own_words
 from remote.core.phases import Phase
 from remote.core.reading import Reading
 from remote.core.rules import RULES, Confidence, Rule, Sign, Where
@@ -86,18 +86,20 @@ def matches(case: Case) -> list[Match]:
     for the line on which the server was lost, if it comes first. Otherwise precedence decides.
     """
     fatal = case.reading.state.fatal
-    certain, fatal_line, others = [], [], []
+    foremost, certain, fatal_line, others = [], [], [], []
     for rule in RULES:
         found = _all(case, rule)
         if not found:
             continue
-        if any(m.traceback and m.sign.confidence is Confidence.HIGH for m in found):
+        if rule.foremost:
+            foremost.append(found[0])
+        elif any(m.traceback and m.sign.confidence is Confidence.HIGH for m in found):
             certain.append(found[0])
         elif fatal is not None and found[0].quote.line == case.reading.number(fatal.line):
             fatal_line.append(found[0])
         else:
             others.append(found[0])
-    return [*fatal_line, *certain, *others]
+    return [*foremost, *fatal_line, *certain, *others]
 
 
 def match(case: Case, rule: Rule) -> Match | None:
@@ -155,7 +157,10 @@ def _in_exceptions(case: Case, rule: Rule, sign: Sign, origin: FoldedTraceback) 
 
 
 def _in_lines(case: Case, rule: Rule, sign: Sign) -> Match | None:
+    log = case.reading.of_sglang
     for line in case.lines:
+        if not log and not own_words(line):  # what somebody wrote, or another program's source
+            continue
         if sign.whole and line.number == case.reading.cut_line:
             continue
         if found := sign.find(line.text):

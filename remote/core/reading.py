@@ -53,14 +53,22 @@ class Reading:
         return max(told, len(self.last_of_rank), 1)
 
     @property
-    def of_a_server(self) -> bool:
-        """Whether anything in it is a server's own word; prose about one, and noise, are none."""
+    def of_sglang(self) -> bool:
+        """Whether SGLang itself wrote in it: its records, its arguments, its milestones."""
         state = self.state
         return bool(
             state.server_args
             or state.ranks
             or state.opened
-            or state.fatal
+            or any(line.headed or line.rank for line in self.lines)
+        )
+
+    @property
+    def of_a_server(self) -> bool:
+        """Whether anything in it is a program's own word; prose about one, and noise, are none."""
+        return bool(
+            self.of_sglang
+            or self.state.fatal
             or self.tracebacks
             or self.stacks
             or any(map(own_words, self.lines))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -50,20 +50,6 @@ class ProcessEvidence:
     gpus: int | None = None  #: that the server can see
     full_disks: tuple[str, ...] = ()  #: mount points without room that the server writes to
 
-    def as_dict(self) -> dict[str, Any]:
-        """What is kept beside a verdict: once the processes are gone nobody can ask again."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-    @classmethod
-    def from_dict(cls, kept: Mapping[str, Any]) -> ProcessEvidence:
-        """From `as_dict`, through JSON; a field that an older version did not keep is unknown."""
-        known: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in kept.items()
-            if name in {field.name for field in fields(cls)}
-        }
-        return cls(**known)
-
 
 @dataclass(frozen=True)
 class Quote:
@@ -103,6 +89,37 @@ class Diagnosis:
     evidence: tuple[Quote, ...] = ()
     advice: tuple[str, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
+
+    @classmethod
+    def from_dict(cls, known: Mapping[str, Any]) -> Diagnosis:
+        """From `as_dict`, through JSON.
+
+        Raises:
+            ValueError: it is none.
+        """
+        try:
+            return cls(
+                outcome=Outcome(known["outcome"]),
+                kind=known["kind"],
+                confidence=Confidence(known["confidence"]) if known["confidence"] else None,
+                cause=str(known["cause"]),
+                phase=Phase(known["phase"]) if known["phase"] else None,
+                raised_in=str(known["raised_in"]),
+                first_rank=str(known["first_rank"]),
+                ranks={str(rank): Role(role) for rank, role in known["ranks"].items()},
+                spread=str(known.get("spread", "")),
+                evidence=tuple(
+                    Quote(int(each["line"]), str(each["text"]), str(each.get("log", "")))
+                    for each in known["evidence"]
+                ),
+                advice=tuple(map(str, known["advice"])),
+                alternatives=tuple(
+                    Alternative(str(each["kind"]), str(each["why_not"]))
+                    for each in known["alternatives"]
+                ),
+            )
+        except (KeyError, TypeError, AttributeError) as wrong:
+            raise ValueError(f"no diagnosis: {wrong!r}") from wrong
 
     def as_dict(self) -> dict[str, object]:
         """The shape printed with ``--json``."""

@@ -39,7 +39,6 @@ def look(state: str, run: str, known: dict[str, int]) -> dict[str, Any]:
         "stop_requested": runs.stop_requested(state, run),
         "ranks": {name: {"pid": p.pid, "state": p.state} for name, p in roster.items()},
         "dead": _dead(alive, known),
-        "noted": noted,
         "builders": ranks.builders(alive),
         "kernel": {
             **kernel.messages(float(started["started_at"])),

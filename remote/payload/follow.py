@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import threading
@@ -32,7 +33,8 @@ def follow(
 
     Messages: ``{"log": offset, "inode": …}`` with bytes; ``{"restarted": reason}`` when the file
     was cut or replaced (the offset is 0 again); ``{"tick": …}`` each second; ``{"probe": …}``;
-    ``{"gone": exit status or None}`` last, after the log's last byte.
+    ``{"lost": [{"rank", "pid", "exit"}]}`` once, for the ranks that ended first while the server
+    went on; ``{"gone": exit status or None}`` last, after the log's last byte.
     """
     log = _Log(os.path.join(runs.folder(state, run), "server.log"), offset)
     server = _await_server(state, run, pause)
@@ -44,11 +46,15 @@ def follow(
     pidfd = _pidfd(server)
     last_tick = time.monotonic()
     sampler = gpus.Sampler()
+    watched = _Ranks()
     try:
         while True:
             # Looked at before reading, so that what was written before the death is read after it.
             gone = pidfd is None or bool(select.select([pidfd], [], [], 0)[0])
+            lost = [] if gone else watched.lost()
             yield from log.news()
+            if lost:
+                yield {"lost": lost}, b""
             if results:
                 yield {"probe": results.pop()}, b""
             if gone:
@@ -59,11 +65,14 @@ def follow(
             now = time.monotonic()
             if now - last_tick >= _TICK_S:
                 last_tick = now
-                yield {"tick": {**_tick(state, run, server), "gpus": sampler.latest}}, b""
+                tick = _tick(state, run, server)
+                watched.learn(tick["ranks"])
+                yield {"tick": {**tick, "gpus": sampler.latest}}, b""
             if pause(_LOOK_S):
                 return
     finally:
         sampler.stop()
+        watched.close()
         log.close()
         if pidfd is not None:
             os.close(pidfd)
@@ -90,6 +99,40 @@ def _tick(state: str, run: str, server: procs.Process | None) -> dict[str, Any]:
             if child["name"].startswith("sglang::")
         ],
     }
+
+
+class _Ranks:
+    """The server's ranks by their pidfds: one that dies is known at once, and its parent with it.
+
+    A server that loses a rank ends the others within a second: only who went first tells why.
+    """
+
+    def __init__(self) -> None:
+        self._fds: dict[int, tuple[str, int]] = {}
+        self._told = False
+
+    def learn(self, roster: dict[str, list[Any]]) -> None:
+        """Watch those that are not watched yet."""
+        known = {pid for _, pid in self._fds.values()}
+        for name, (pid, _) in roster.items():
+            if name != ranks.SERVER and pid not in known:
+                with contextlib.suppress(ProcessLookupError):
+                    self._fds[os.pidfd_open(pid)] = (name, pid)
+
+    def lost(self) -> list[dict[str, Any]]:
+        """Those that ended since the last look, the first time that any has."""
+        if self._told or not self._fds:
+            return []
+        poll = select.poll()  # a server of many ranks has descriptors beyond select's reach
+        for fd in self._fds:
+            poll.register(fd, select.POLLIN)
+        ended = [self._fds[fd] for fd, _ in poll.poll(0)]
+        self._told = bool(ended)
+        return [{"rank": name, "pid": pid, "exit": procs.exit_status(pid)} for name, pid in ended]
+
+    def close(self) -> None:
+        for fd in self._fds:
+            os.close(fd)
 
 
 class _Log:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from remote.core.host_evidence import process_evidence
-from remote.core.verdict import ProcessEvidence
 
 OOM = "[   99.1] Out of memory: Killed process 4711 (sglang::schedul) total-vm:1kB"
 
@@ -31,7 +28,6 @@ def found(**changed: Any) -> dict[str, Any]:
         "kernel": {"lines": [], "oom_kills": {}, "oom_kills_before": {}},
         "disks": [],
         "gpus": None,
-        "noted": {},
         **changed,
     }
 
@@ -121,9 +117,6 @@ def test_full_disks_are_named() -> None:
     assert process_evidence(found(disks=disks)).full_disks == ("/data",)
 
 
-def test_what_a_failed_run_showed_stands_when_its_processes_are_gone() -> None:
-    seen = ProcessEvidence(alive=True, dead_ranks={"TP1": -9}, kernel_lines=("a", "b"))
-    noted = json.loads(json.dumps({"outcome": "crashed", "evidence": seen.as_dict()}))
-    told = process_evidence(found(alive=False, noted=noted))
-    assert told == replace(seen, alive=False)
-    assert process_evidence(found(noted=noted)).dead_ranks == {}, "it lives: what shows now counts"
+def test_ranks_that_were_seen_to_end_first_are_dead_although_all_are_gone_by_now() -> None:
+    gone = found(alive=False, ranks={}, exit_status=137)
+    assert process_evidence(gone, ["TP0", "TP1"], lost={"TP1": -9}).dead_ranks == {"TP1": -9}

@@ -46,6 +46,7 @@ RULES: tuple[Rule, ...] = (
     weights.DIVISIBILITY,
     weights.MISMATCH,
     communication.PORT,
+    kernels.HARDWARE,
     memory.OCCUPIED,
     communication.DEVICES,
     communication.P2P,
@@ -74,6 +75,7 @@ RULES: tuple[Rule, ...] = (
     serving.HEALTH,
     host.KILLED,
     memory.HOST_OOM,
+    kernels.NATIVE,
     graphs.CAPTURE_FAILED,
     kernels.REFUSED_ARGUMENTS,
 )

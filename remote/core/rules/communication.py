@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from remote.core.phases import Phase
-from remote.core.rules.model import CAPTURING, Confidence, Rule, Sign, Where, during
+from remote.core.rules.model import (
+    CAPTURING,
+    STARTING,
+    Confidence,
+    Rule,
+    Sign,
+    Where,
+    during,
+)
 
 PORT = Rule(
     kind="port_in_use",
@@ -85,12 +93,14 @@ NCCL = Rule(
             r"|.*\(exit code: -11\).*)",
             Where.LINE,
             alone=True,
+            phases=STARTING,
             confidence=Confidence.MEDIUM,
         ),
         Sign(
             r"(?P<what>Fatal Python error: Segmentation fault)",
             Where.LINE,
             alone=True,
+            phases=STARTING,
             confidence=Confidence.LOW,
         ),
     ),

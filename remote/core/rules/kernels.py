@@ -122,6 +122,59 @@ SHARED_MEMORY = Rule(
     },
 )
 
+HARDWARE = Rule(
+    kind="gpu_hardware",
+    cause="A GPU failed, or its link or memory did: {what}.",
+    signs=(
+        Sign(
+            # Those that NVIDIA's list gives to the hardware; 13, 31, 43 and 45 are programs' doing.
+            r"(?P<what>.*\bXid\b[^:]*(?:\([^)]*\))?: "
+            r"(?:48|6[34]|74|79|9[245]|119|120|140|143|154)\b.*"
+            r"|.*(?:GPU has )?fallen off the bus.*|.*uncorrectable ECC error.*)",
+            Where.ANYWHERE,
+        ),
+    ),
+    advice=(
+        "`inv run 'dmesg -T | grep -i xid; nvidia-smi -q'` names the GPU; leave it out with"
+        " CUDA_VISIBLE_DEVICES, or have it reset",
+        "a start elsewhere tells whether the host is at fault",
+    ),
+    taken_for={
+        "illegal_memory_access": "the driver reports the GPU itself; on one that is gone all fails",
+        "nccl_init_error": "a rank whose GPU is gone can't answer the others",
+        "graph_capture_fault": "what was captured is not at fault",
+    },
+    foremost=True,
+)
+
+NATIVE = Rule(
+    kind="native_crash",
+    cause="A process of the server died in native code: {what}.",
+    signs=(
+        Sign(
+            r"(?P<what>Fatal Python error: (?:Segmentation fault|Aborted|Bus error|Illegal).*)",
+            Where.LINE,
+            alone=True,
+            confidence=Confidence.MEDIUM,
+        ),
+        Sign(
+            r"(?P<what>.*[Ee]xit(?:ed with)?(?: an)?(?: exit)? code:? ?-(?:4|6|7|8|11)\b.*"
+            r"|.*\(exit code: -(?:4|6|7|8|11)\).*)",
+            Where.LINE,
+            alone=True,
+            confidence=Confidence.MEDIUM,
+        ),
+    ),
+    advice=(
+        "the stack in the evidence (`inv pull`) or under `Fatal Python error` tells which library",
+        "`inv deploy PROFILE --set env.PYTHONFAULTHANDLER=1` prints that stack at the next death",
+    ),
+    taken_for={
+        "nccl_init_error": "it had been serving: NCCL was set up long before",
+        "process_killed": "the signal is the program's own; nobody sent it",
+    },
+)
+
 DEVICE_ASSERT = Rule(
     kind="device_assert",
     cause="A kernel's own check failed on the GPU: {what}.",

@@ -77,6 +77,7 @@ class Rule:
     cause: str  #: one sentence
     advice: tuple[str, ...]  #: what to try next, best first
     signs: tuple[Sign, ...] = ()
+    foremost: bool = False  #: explains whatever else there is a sign of
     #: Kinds it is easily taken for → why it isn't.
     taken_for: Mapping[str, str] = field(default_factory=dict)
 
@@ -86,4 +87,5 @@ def during(*phases: Phase) -> frozenset[Phase]:
     return frozenset(phases)
 
 
+STARTING = frozenset(set(Phase) - {Phase.READY, Phase.SERVING})
 CAPTURING = during(Phase.DECODE_CAPTURE, Phase.PREFILL_CAPTURE)
