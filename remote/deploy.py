@@ -151,18 +151,6 @@ def releasing_lock(host: Host) -> Iterator[None]:
     host.call("lock.release")
 
 
-@contextmanager
-def locked(host: Host, settings: HostSettings, task: str) -> Iterator[None]:
-    """Hold the host for the block, under this task's name.
-
-    Raises:
-        Locked: another task holds it.
-    """
-    take_lock(host, settings, task)
-    with releasing_lock(host):
-        yield
-
-
 def plan(
     host: Host,
     settings: HostSettings,

@@ -229,14 +229,10 @@ def test_two_deploys_at_once_is_one_too_many(
     deploys: Deploys, lab: HostSettings, home: Path
 ) -> None:
     other = LocalHost(lab, home)
-    with (
-        deploy.locked(deploys.host, lab, "deploy plain"),
-        pytest.raises(Locked, match="another task"),
-        deploy.locked(other, lab, "stop"),
-    ):
-        raise AssertionError("both hold it")
-    with deploy.locked(other, lab, "stop"):
-        pass
+    deploy.take_lock(deploys.host, lab, "deploy plain")
+    with deploy.releasing_lock(deploys.host), pytest.raises(Locked, match="another task"):
+        deploy.take_lock(other, lab, "stop")
+    assert deploy.take_lock(other, lab, "stop") is None
     other.close()
 
 

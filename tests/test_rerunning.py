@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from hosts import LocalHost, Venv
-from test_recording import FILE, SERVES, Lab
+from labs import FILE, SERVES, Lab
 
 from remote import rerunning, server
 from remote.core.run_record import RunRow
