@@ -26,6 +26,7 @@ from remote.core.heartbeat import Beat
 from remote.core.log_events import Event, FatalLine, PhaseStarted, StartState
 from remote.core.log_lines import printable
 from remote.core.phases import Phase
+from remote.core.scrubbing import Scrubber
 from remote.core.serving import Load
 from remote.errors import ToolError
 from remote.server import LinkNews, Verdict
@@ -44,12 +45,13 @@ class Display:
     Args:
         as_json: data to standard output as JSON, prose to standard error.
 
-    ``scrub`` takes secrets out of all that is printed; a session gives it what it knows.
+    ``scrub`` takes secrets out of all that is printed: those that show by their name or shape, and
+    in a session those that it knows.
     """
 
     def __init__(self, as_json: bool = False) -> None:
         self.as_json = as_json
-        self.scrub: Callable[[str], str] = str
+        self.scrub: Callable[[str], str] = Scrubber().text
         self._prose = Console(stderr=as_json, highlight=False, soft_wrap=True)
         if not self._prose.is_terminal:
             self._prose.width = _WIDTH_OFF_TERMINAL

@@ -99,7 +99,7 @@ def diagnose(reading: Reading, process: ProcessEvidence | None = None) -> Diagno
 
 def _served_on(state: StartState) -> bool:
     """Whether steps were logged long after what looks fatal: it was somebody's words then."""
-    if state.fatal is None or state.last_step is None:
+    if state.fatal is None or state.last_step is None or state.last_step.line < state.fatal.line:
         return False
     times = []
     for stamp in (state.fatal.stamp, state.last_step.stamp):

@@ -17,7 +17,7 @@ from remote.errors import ConfigError
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
 #: The one key of a mapping that says where a secret is kept, instead of holding it.
-SECRET_KINDS = frozenset({"env", "file", "command"})
+_SECRET_KINDS = frozenset({"env", "file", "command"})
 _WHOLE = re.compile(r"[+-]?[0-9]+\Z")
 
 
@@ -152,7 +152,7 @@ class Fields:
             except ConfigError as wrong:
                 self.problem(name, wrong.message)
                 continue
-            if isinstance(value, Mapping) and len(value) == 1 and {*value} <= SECRET_KINDS:
+            if is_source(value):
                 continue
             if value is None or value == "":
                 read[name] = None if value is None else ""
@@ -180,6 +180,11 @@ class Fields:
             self.problem(key, unfit)
             return ""
         return text
+
+
+def is_source(value: object) -> bool:
+    """Whether a setting says where a secret is kept, rather than what it is."""
+    return isinstance(value, Mapping) and len(value) == 1 and {*value} <= _SECRET_KINDS
 
 
 def not_carried(text: str) -> str | None:

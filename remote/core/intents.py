@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
-from remote.core.fields import SECRET_KINDS, Fields, described, not_carried, on_or_off, whole_number
+from remote.core.fields import Fields, described, is_source, not_carried, on_or_off, whole_number
 from remote.core.nearest import did_you_mean
 
 Kind = Literal["switch", "count", "name"]
@@ -96,7 +96,7 @@ def read_flags(fields: Fields) -> dict[str, FlagValue | None]:
             fields.problem(name, "is not the name of a flag")
         elif value is None:
             read[name] = None
-        elif isinstance(value, Mapping) and len(value) == 1 and {*value} <= SECRET_KINDS:
+        elif is_source(value):
             continue  # where a secret is kept: `core.secret_values.read_sources` reads it
         else:
             flag = _flag_value(value)

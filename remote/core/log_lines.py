@@ -8,6 +8,7 @@ gigabyte. Each is undone here, once, in constant memory.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import NamedTuple
 
@@ -104,6 +105,9 @@ _PREFIX = re.compile(
         | \[?[A-Za-z0-9][\w.-]*\]?[ ]+\|(?=[ ]|$)                 # docker compose
         | (?:std(?:out|err))[ ][FP](?=[ ]|$)                      # CRI, after its time
         | \d{{1,4}}:(?=[ ]\[{_DATE})                              # srun --label
+        | \[(?:pod|job|deploy\w*|[a-z][\w.-]*)(?:/[\w.-]+)+\](?=[ ]|$) # kubectl logs --prefix
+        | \[\d+,\d+\]<std(?:out|err)>:                           # mpirun --tag-output
+        | [\w.-]+[ ][\w./@-]+\[\d+\]:(?=[ ]|$)                   # journald and syslog
       )[ ]?
     | (?:{_LEVEL}[ ])?
       (?P<outer>{_DATE}[T ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?)
@@ -111,6 +115,8 @@ _PREFIX = re.compile(
         |-[ ](?:[\w.]+[ ]-[ ])?{_LEVEL}[ ]-
         |{_LEVEL}[ ]\d+[ ]\[(?P<tagged>(?:[ ]{_RANK})*)[ ][\w.]+:\d+\]
         |\[[\w./]+:\d+\]))?(?:[ ]|$)
+    | \[[ ]*(?P<boot>\d+\.\d{{3,6}})\][ ]                       # the kernel's clock
+    | (?P<syslog>[A-Z][a-z]{{2}}[ ][ \d]\d[ ]\d\d:\d\d:\d\d)[ ](?=\S+[ ]\S+:)
     | (?:{_LEVEL}[ ])?(?P<vllm>\d\d-\d\d[ ]{_CLOCK})(?:[ ]\[?[\w./]+:\d+\])?(?:[ ]|$)
     | >[ ]?(?=[\[>]|[ ]{{2}}|[A-Za-z]|$)                           # quoted in an issue
     """,
@@ -123,9 +129,24 @@ _WORKER = re.compile(rf"\brank=(?P<number>\d+)|_(?P<tag>{_RANK}(?:_{_RANK})*) pi
 _RAY_SUFFIX = re.compile(r" \[repeated \d+x across cluster\]$")
 
 
+#: How a line of Docker's json-file driver starts.
+_JSON_STARTS = ('{"log":"', '{"log": "')
+
+
+def _out_of_json(text: str) -> str:
+    """The line in a record of Docker's, its time in front; what is none stays as it is."""
+    try:
+        record = json.loads(text)
+        return f"{record.get('time', '')} {str(record['log']).rstrip()}".lstrip()
+    except ValueError:
+        return text
+
+
 def parse_line(number: int, raw: bytes) -> LogLine:
     """Decode one segment and peel its prefixes; the innermost time and rank win."""
     text = raw.decode("utf-8", "replace")
+    if text.startswith(_JSON_STARTS):
+        text = _out_of_json(text)
     if "\x1b" in text:
         text = _ANSI.sub("", text)
     rank = stamp = outer = source = ""
@@ -151,7 +172,8 @@ def parse_line(number: int, raw: bytes) -> LogLine:
                 tag = worker["tag"]
                 rank = tag.replace("_", " ") if tag else f"rank{worker['number']}"
         else:
-            outer = found["outer"] or found["ci"] or found["vllm"] or outer
+            outer = found["outer"] or found["ci"] or found["vllm"] or found["syslog"] or outer
+            outer = found["boot"] or outer
             rank = (found["tagged"] or "").strip() or rank
     if start:
         text = text[start:]

@@ -10,7 +10,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from remote.core.log_events import Event, StartState
 from remote.core.log_lines import LogLine, own_words, parse_line
@@ -18,6 +18,7 @@ from remote.core.phases import Phase
 from remote.core.server_log import LogReader
 from remote.core.stacks import Stack, StackCollector
 from remote.core.tracebacks import FoldedTraceback, TracebackCollector
+from remote.core.wrapping import unwrapped
 
 #: Kept: lines from the head, lines from the tail, repetitions of one line, characters of a line.
 HEAD_LINES = 3000
@@ -159,7 +160,9 @@ class LogReading:
 
 
 def read_log(chunks: Iterable[bytes]) -> Reading:
-    """Read a whole log; one that was delivered newest-first is turned around."""
+    """Read a whole log; one that was delivered newest-first is turned around, and what a tool put
+    in front of every line taken away.
+    """
     pending = iter(chunks)
     head = b""
     for chunk in pending:
@@ -172,8 +175,7 @@ def read_log(chunks: Iterable[bytes]) -> Reading:
             whole += chunk[: max(0, _MAX_REVERSED_BYTES - len(whole))]
         return _read_backwards(bytes(whole))
     reading = LogReading()
-    reading.feed(head)
-    for chunk in pending:
+    for chunk in unwrapped(chain((head,), pending), head):
         reading.feed(chunk)
     return reading.finish()
 

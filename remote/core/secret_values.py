@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from remote.core.fields import SECRET_KINDS, Fields, described
+from remote.core.fields import Fields, described, is_source
 from remote.core.shell import assignments
 from remote.errors import ConfigError
 
@@ -24,8 +23,6 @@ ENV_FILE = "secrets.env"
 CONFIG_FILE = "secrets.yaml"
 #: A flag that SGLang can't read from a file reaches the command line by such a variable.
 VARIABLE = "SGLANG_REMOTE_SECRET_{}"
-
-_SPELLED = re.compile(r"\{\s*(?:env|file|command)\s*:")
 
 
 @dataclass(frozen=True)
@@ -71,16 +68,6 @@ class Secrets:
         if self.flags:
             found[CONFIG_FILE] = json.dumps(dict(self.flags)).encode()  # YAML reads JSON
         return found
-
-
-def is_source(value: object) -> bool:
-    """Whether a setting says where a secret is, rather than what it is."""
-    return isinstance(value, Mapping) and len(value) == 1 and {*value} <= SECRET_KINDS
-
-
-def spelled_source(text: str) -> bool:
-    """The same for a word of ``--set``; such a word holds no secret itself."""
-    return _SPELLED.match(text) is not None
 
 
 def read_sources(fields: Fields) -> dict[str, SecretSource]:

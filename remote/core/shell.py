@@ -15,6 +15,7 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_SOURCE = re.compile(r"\{\s*(?:env|file|command)\s*:")
 MASK = "***"
 
 
@@ -64,9 +65,13 @@ def masked_setting(word: str, secret: Callable[[str], bool] = is_secret) -> str:
     """A ``key=value`` word as it may be shown or kept; of ``env.NAME`` the name counts too."""
     name, equals, value = word.partition("=")
     # Where a secret is kept is none: the word is needed to do the same once more.
-    kept_elsewhere = re.match(r"\{\s*(env|file|command)\s*:", value) is not None
-    hidden = not kept_elsewhere and (secret(name) or secret(name.rpartition(".")[2]))
+    hidden = not says_where(value) and (secret(name) or secret(name.rpartition(".")[2]))
     return f"{name}={MASK}" if equals and value and hidden else word
+
+
+def says_where(value: str) -> bool:
+    """Whether the value of such a word names where a secret is kept: ``{env: HF_TOKEN}``."""
+    return _SOURCE.match(value) is not None
 
 
 def masked(command: Sequence[str], secret: Callable[[str], bool] = is_secret) -> list[str]:

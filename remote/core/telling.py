@@ -96,7 +96,8 @@ def _waiters(case: Case, best: Match, roles: Mapping[str, Role]) -> dict[str, Ro
     """
     waited = {
         _as_tagged(line.rank, roles)
-        for line in case.lines
+        # Of lines alike few are kept, but each rank's last is.
+        for line in (*case.lines, *case.reading.last_of_rank.values())
         if line.rank and best.sign.find(line.text)
     }
     waited |= {_as_tagged(rank, roles) for rank, role in roles.items() if role is Role.FAILED}

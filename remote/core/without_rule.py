@@ -92,7 +92,7 @@ def _insufficient(case: Case, outcome: Outcome, failures: list[FoldedTraceback])
 
 def killed(case: Case, outcome: Outcome) -> Diagnosis | None:
     """A shell says that its program was killed: by the kernel, by somebody, or by SGLang itself."""
-    for line in case.lines:
+    for line in case.lines if case.reading.of_sglang else ():
         if _KILLED_LINE.match(line.text):
             return Diagnosis(
                 outcome=outcome,

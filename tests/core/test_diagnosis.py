@@ -451,3 +451,97 @@ def test_an_exception_without_its_traceback_is_quoted() -> None:
     found = diagnose(read_log([b"server_args=ServerArgs(tp_size=1)\nException: foo\n"]))
     assert (found.outcome, found.kind) == (Outcome.CRASHED, "unclassified")
     assert found.evidence[0].line == 2 and "foo" in found.cause
+
+
+SERVING = (
+    "server_args=ServerArgs(model_path='m', tp_size=8)\n"
+    "[2026-11-29 19:00:00 TP0] Load weight begin. avail mem=90 GB\n"
+    "[2026-11-29 19:01:00] INFO:     Started server process [1]\n"
+    "[2026-11-29 19:01:05] The server is fired up and ready to roll!\n"
+)
+STEP = (
+    "[2026-11-29 {at} TP0] Decode batch, #running-req: 3, #token: 12, token usage: 0.00, "
+    "gen throughput (token/s): 120.3, #queue-req: 0\n"
+)
+
+
+def hit(rank: str, at: str, *frames: str, error: str = "") -> str:
+    lines = [
+        f"[2026-11-29 {at} {rank}] Scheduler hit an exception: Traceback (most recent call last):"
+    ]
+    for where in frames:
+        path, _, function = where.partition(":")
+        lines += [f'  File "/x/site-packages/{path}", line 1, in {function}', "    x()"]
+    return "\n".join([*lines, *([error] if error else [])]) + "\n"
+
+
+LOOP = "sglang/srt/managers/scheduler.py:event_loop_overlap"
+REPLAY = "sglang/srt/model_executor/cuda_graph_runner.py:replay"
+
+
+def test_a_log_cut_within_a_traceback_accuses_nobody_else() -> None:
+    ranks = "".join(f"[2026-11-29 19:01:10 TP{n}] KV Cache is allocated.\n" for n in range(8))
+    found = verdict(SERVING + ranks + hit("TP5", "19:02:00", LOOP))
+    assert (found.kind, found.first_rank) == ("insufficient_evidence", "TP5")
+    assert found.ranks["TP5"] is Role.FAILED
+    assert {role for rank, role in found.ranks.items() if rank != "TP5"} == {Role.SILENT}
+    assert "before the exception is named" in found.cause
+
+
+def test_a_replayed_graph_is_serving_and_captures_nothing() -> None:
+    error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    found = verdict(SERVING + hit("TP4", "19:42:00", LOOP, REPLAY, error=error))
+    assert (found.outcome.value, found.kind, found.phase) == (
+        "died_after_ready",
+        "serving_oom",
+        Phase.SERVING,
+    )
+
+
+def test_a_gpu_that_fell_off_the_bus_explains_the_kernels_that_fail() -> None:
+    stamp = "[2026-11-29 19:41:59] kernel: NVRM: "
+    xid = f"{stamp}Xid (PCI:0000:c1:00): 79, GPU has fallen off the bus.\n"
+    error = "torch.AcceleratorError: CUDA error: unspecified launch failure"
+    crash = hit("TP4", "19:42:00", LOOP, REPLAY, error=error)
+    assert verdict(SERVING + xid + crash).kind == "gpu_hardware"
+    other = xid.replace("79, GPU has fallen off the bus", "31, pid=1, MMU Fault")
+    assert verdict(SERVING + other + crash).kind == "illegal_memory_access"
+
+
+def test_of_a_collective_that_timed_out_the_silent_rank_is_named() -> None:
+    ranks = "".join(f"[2026-11-29 19:01:10 TP{n}] KV Cache is allocated.\n" for n in range(8))
+    reports = "".join(
+        f"[rank{n}]:[E1129 19:52:00 ProcessGroupNCCL.cpp:632] [Rank {n}] Watchdog caught collective"
+        " operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE) ran for 600000 milliseconds\n"
+        for n in range(8)
+        if n != 3
+    )
+    dead = "[2026-11-29 19:52:10] Received sigquit from a child process. It usually means\n"
+    found = verdict(SERVING + ranks + reports + dead)
+    assert found.kind == "collective_timeout" and "TP3 did not report it" in found.cause
+    assert {rank for rank, role in found.ranks.items() if role is Role.SUSPECTED} == {"TP3"}
+    assert set(found.ranks) == {f"TP{n}" for n in range(8)}
+
+
+def test_a_server_that_goes_on_for_long_printed_somebodys_words() -> None:
+    said = hit("TP0", "19:42:00", LOOP, error="RuntimeError: CUDA error: an illegal memory access")
+    after = STEP.format(at="19:50:00")
+    assert verdict(SERVING + said + after).kind is None
+    assert verdict(SERVING + after.replace("19:50", "19:41") + said).kind == "illegal_memory_access"
+
+
+@pytest.mark.parametrize(
+    "line", ["Killed", "/x/launch.sh: line 9: 4711 Killed    python -m sglang"]
+)
+def test_a_shells_killed_ends_the_server_and_names_no_cause(line: str) -> None:
+    start = SERVING.partition("[2026-11-29 19:01:00]")[0]
+    found = verdict(f"{start}{line}\n")
+    assert (found.outcome.value, found.kind) == ("crashed", "insufficient_evidence")
+    assert "doesn't tell by whom" in found.cause
+    assert verdict(f"{SERVING}{line}\n").outcome is Outcome.DIED_AFTER_READY
+
+
+def test_a_crash_in_native_code_while_serving_is_not_nccls() -> None:
+    line = "[2026-11-29 19:42:00] Subprocess scheduler_3 (pid=9) crashed with exit code -11.\n"
+    found = verdict(SERVING + line)
+    assert (found.kind, found.first_rank) == ("native_crash", "TP3")

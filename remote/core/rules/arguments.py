@@ -66,7 +66,7 @@ RULES = (
                 r"^KeyError: (?P<what>'[a-z][a-z0-9_]*')$",
                 unless=r"weight",
                 frames=r"transformers|get_config|model_config|tokenizer",
-                not_frames=r"event_loop|handle_loop|run_batch|http_server",
+                not_frames=r"event_loop|handle_loop|run_batch|http_server|tokenizer_manager\.py",
             ),
             Sign(
                 r"^KeyError: (?P<what>'[a-z][a-z0-9_]*')$",

@@ -72,7 +72,11 @@ CAPTURE_OOM = Rule(
     signs=(
         Sign(r"(?P<what>Capture (?:cuda|CUDA) graph failed: (?:CUDA|HIP) out of memory.*)"),
         Sign(r"(?P<what>out of memory during CUDA graph capture.*|.*ESTIMATE_CUDAGRAPHS.*)"),
-        Sign(_OOM, frames=r"cuda_graph|graph_runner|init_device_graphs|:capture"),
+        Sign(
+            _OOM,
+            frames=r"cuda_graph|graph_runner|init_device_graphs|:capture",
+            not_frames=r"event_loop|run_batch|:replay",
+        ),
         Sign(_OOM, phases=CAPTURING, not_frames=r"event_loop|load_weights"),
         Sign(
             r"(?P<what>Piecewise CUDA Graph failed with error: .*out of memory.*)", Where.ANYWHERE
