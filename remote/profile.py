@@ -18,7 +18,8 @@ from remote.core.fields import Fields, Problems, described
 from remote.core.intents import INTENTS, FlagValue, Want, read_flags, read_wants
 from remote.core.layers import Sourced, overlay
 from remote.core.nearest import did_you_mean
-from remote.core.secret_values import SecretSource, read_sources, spelled_source
+from remote.core.secret_values import SecretSource, read_sources
+from remote.core.shell import says_where
 from remote.errors import ConfigError
 
 T = TypeVar("T")
@@ -253,7 +254,7 @@ def _sets(words: Sequence[str]) -> Overrides:
             problems.add(f"--set {word}", "wanted key=value")
         elif dot and section in sections:
             # A variable is text: 1 and off reach the server as they are written.
-            as_text = section == "env" and text != "null" and not spelled_source(text)
+            as_text = section == "env" and text != "null" and not says_where(text)
             sections[section][inner] = text if as_text else _scalar(text)
         elif dot:
             problems.add(f"--set {key}", f"unknown section{did_you_mean(section, sections)}")
