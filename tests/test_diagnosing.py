@@ -12,7 +12,7 @@ import pytest
 from hosts import LocalHost, Venv, eventually
 from sessions import Task
 
-from remote import diagnosing, experiment, inspecting, server, watching
+from remote import diagnosing, experiment, inspecting, server, stopping, watching
 from remote.display import Display
 from remote.errors import ConfigError, ConnectionLost, ServerCrashed, ServerHung, ToolError
 
@@ -235,3 +235,37 @@ def test_a_ledger_that_cannot_be_used_keeps_no_server_from_starting(
     verdict = experiment._follow(task.session, run, "test", 60.0, whole=True)
     assert verdict.outcome is server.Outcome.READY
     assert "ledger.sqlite can't be used" in "".join(capsys.readouterr())
+
+
+def test_a_stopped_ranks_verdict_outlives_the_server(task: Task) -> None:
+    run = task.start(f"{TWO}{WORKS}b.send_signal(signal.SIGSTOP); wait()")
+    first = failure_of(task, run).as_dict()["diagnosis"]
+    stopping.stop(task.session, run)
+    assert inspecting.diagnose(task.session, run) == first
+    inspecting.pull(task.session, run)
+    look = server.look(task.host, task.host.settings, run)
+    assert look.outcome is not None and look.outcome["kind"] == "rank_stopped"
+
+
+def test_what_is_kept_of_the_diagnosis_is_json_with_its_lines(task: Task) -> None:
+    run = task.start(f"{TWO}{TRACEBACK}; wait()")
+    told = failure_of(task, run, bundle=True).as_dict()["diagnosis"]
+    kept = json.loads((task.local(run) / "evidence/diagnosis.json").read_text())
+    assert kept == told
+    assert "Not enough memory" in kept["evidence"][0]["text"]
+
+
+def test_secrets_in_a_log_from_anywhere_are_not_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "their.log"
+    secrets = ("hf_abcdefghijklmnopqrstuvwx", "sk-abcdefghijklmnop1234", "hunter2hunter2")
+    log.write_text(
+        f"server_args=ServerArgs(tp_size=1)\nOSError: 401 Client Error with {secrets[0]} for"
+        f" https://me:{secrets[2]}@huggingface.co --api-key={secrets[1]}\n"
+    )
+    display = Display(as_json=True)
+    display.json(inspecting.diagnose_files(display, [str(log)]))
+    shown = "".join(capsys.readouterr())
+    assert "401 Client Error" in shown
+    assert not [secret for secret in secrets if secret in shown]

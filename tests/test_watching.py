@@ -12,7 +12,7 @@ import pytest
 from hosts import LocalHost, Venv, eventually
 from sessions import Task
 
-from remote import experiment, watching
+from remote import experiment, inspecting, server, watching
 from remote.errors import ServerCrashed, ServerHung, ToolError
 
 TWO = "a = rank('scheduler_TP0'); b = rank('scheduler_TP1'); "
@@ -122,3 +122,30 @@ def test_what_is_not_serving_is_not_watched(watched: Watched) -> None:
     eventually(watched.task.says(watched.run, b"up"))
     with pytest.raises(ToolError, match="not serving: starting"):
         watched.watch()
+
+
+def test_the_rank_that_went_first_is_named_although_all_are_gone_at_once(watched: Watched) -> None:
+    # As SGLang does it: the launcher that misses a rank ends the others, and itself.
+    watched.ready("time.sleep(3); b.kill(); time.sleep(0.4); a.kill(); os._exit(1); ")
+    with pytest.raises(ServerCrashed) as crashed:
+        watched.watch()
+    diagnosis = crashed.value.as_dict()["diagnosis"]
+    assert isinstance(diagnosis, dict)
+    assert (diagnosis["kind"], diagnosis["first_rank"]) == ("process_killed", "TP1")
+
+
+def test_a_rank_that_is_let_go_on_hangs_no_more(
+    watched: Watched, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watched.ready()
+    pid = watched.rank("TP1")
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(ServerHung):
+        watched.watch()
+    session = watched.task.session
+    assert inspecting.diagnose(session, watched.run)["kind"] == "rank_stopped", "still"
+    os.kill(pid, signal.SIGCONT)
+    eventually(lambda: inspecting.diagnose(session, watched.run)["outcome"] == "ready")
+    assert watched.watch(seconds=1.5)["outcome"] == "ready"
+    found = server.look(watched.task.host, watched.task.host.settings, watched.run)
+    assert found.state == "ready"
