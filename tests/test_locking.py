@@ -59,7 +59,9 @@ def test_a_broken_lock_is_said_and_on_record(
 ) -> None:
     told(bob, break_lock=True, confirmed=True)
     stopping.stop(bob.session, None)
-    assert "held by deploy piecewise by ann on desk" in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert "held by deploy piecewise by ann on desk" in shown.err
+    assert "had left its lock" not in shown.out
     assert "by ann on desk" in bob.event("break_lock").details["holder"]
     with pytest.raises(ConnectionLost):
         ann.call("facts.python")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
@@ -109,9 +108,14 @@ def break_it(state: str, note: dict[str, Any]) -> dict[str, Any]:
     holders = _having_open(path)
     for _ in runs.end(lambda: [p for p in holders if procs.same(p.pid, p.start)], _GRACE_S):
         pass
-    if look(state)["holder"] is not None:
-        with contextlib.suppress(FileNotFoundError):
+    fd = _open(path)
+    try:
+        if _locked(fd):
+            os.ftruncate(fd, 0)  # nobody was torn away unknown to the next
+        elif _same_file(fd, path) and _note(fd) == note:
             os.unlink(path)
+    finally:
+        os.close(fd)
     return {}
 
 
