@@ -99,6 +99,7 @@ def deploy_profile(session: Session, name: str, options: DeployOptions) -> dict[
         proofs: tuple[PatchProof, ...] = ()
         if running is None:
             locking.respect_starts(session, made.stops)
+            locking.respect_benches(session, made.stops)
             session.record.tell_earlier(made)
             local = session.local(run)
             with (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from remote import deploy
+from remote import bench, deploy
 from remote.core.host_facts import RunState
 from remote.display import moment
 from remote.errors import ConfigError, Locked
@@ -93,3 +93,26 @@ def respect_starts(session: Session, runs: Iterable[RunState]) -> None:
         session.display.warn(f"still starting: {told}")
         confirm(session, "go ahead all the same?", "nothing was touched")
         session.record.event("break_lock", run.run, holder=told)
+
+
+def respect_benches(session: Session, runs: Iterable[RunState]) -> None:
+    """Leave alone a server that is being measured, by whomever: its points would be lost.
+
+    Raises:
+        Locked: one of the runs is being measured, and ``--break-lock`` does not say to go ahead.
+    """
+    for run in runs:
+        if run.server_pid is None:
+            continue
+        try:
+            bench.require_idle(session.host, session.host_settings, run.run)
+        except Locked as measured:
+            if not session.break_lock:
+                measured.hint = (
+                    f"inv wait --run {run.run} waits for it and collects it; --break-lock, or inv"
+                    " stop, ends it"
+                )
+                raise
+            session.display.warn(measured.message)
+            confirm(session, "end that bench?", "nothing was touched")
+            session.record.event("break_lock", run.run, holder=measured.message)

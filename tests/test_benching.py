@@ -13,7 +13,7 @@ import pytest
 from hosts import LocalHost, Venv, eventually, new_run
 from sessions import Task
 
-from remote import bench, benching, server
+from remote import bench, benching, locking, server
 from remote.bench import End, Link, Measured, Progress
 from remote.benching import BenchOptions
 from remote.clock import SystemClock
@@ -225,6 +225,22 @@ def test_two_benches_at_once_are_refused_with_who_measures(lab_bench: Bench) -> 
     go.touch()
     thread.join()
     assert names(found[0]) == [(1, 1, True), (4, 1, True)]
+
+
+def test_a_deploy_leaves_a_server_alone_that_is_being_measured(lab_bench: Bench) -> None:
+    run = lab_bench.serve()
+    go = lab_bench.folder / "go"
+    lab_bench.plays(f"hold({str(go)!r}); result()")
+    thread, found = lab_bench.in_background(run)
+    eventually(lab_bench.begun(run, "c1-r1"))
+    measured = server.look(lab_bench.host, lab_bench.settings, run)
+    with pytest.raises(Locked) as refused:
+        locking.respect_benches(lab_bench.session, [measured])
+    assert refused.value.exit_code == 15 and "--break-lock" in str(refused.value.hint)
+    go.touch()
+    thread.join()
+    assert names(found[0]) == [(1, 1, True), (4, 1, True)]
+    locking.respect_benches(lab_bench.session, [measured])
 
 
 def test_who_resumes_takes_up_what_goes_on(lab_bench: Bench) -> None:
