@@ -88,6 +88,24 @@ def fakes_are_what_the_kernels_return() -> None:
     found["shapes_compared"] = cases
 
 
+def values_are_what_the_kernels_return() -> None:
+    capability = torch.cuda.get_device_capability()
+    found["capability"] = list(capability)
+    if capability < (10, 0):
+        found["values"] = "not compared: this GPU has no FP4 conversion"
+        return
+    before = len(wrong)
+    for m, k in itertools.product((1, 127, 128, 1000), (64, 128, 7168)):
+        x, scale = inputs("fp4_quantize", m, k)
+        # A linear layout has no padding, which kernels leave unwritten.
+        words = {"is_sf_swizzled_layout": False}
+        bare = flashinfer.fp4_quantize.__wrapped__(x, scale, **words)
+        through = operators.fp4_quantize(x, scale, **words)
+        if not all(torch.equal(one, other) for one, other in zip(bare, through, strict=True)):
+            wrong.append(f"M={m} K={k}: other values than the bare call's")
+    found["values"] = "as the bare call's" if len(wrong) == before else "see wrong"
+
+
 def compiled_and_captured() -> None:
     for name in NAMES:
         function = getattr(flashinfer, name)
@@ -142,6 +160,7 @@ def cost() -> None:
 if __name__ == "__main__":
     trace_loads_the_kernels()
     fakes_are_what_the_kernels_return()
+    values_are_what_the_kernels_return()
     compiled_and_captured()
     cost()
     found["flashinfer"], found["wrong"] = flashinfer.__version__, wrong
