@@ -133,7 +133,7 @@ def main() -> int:
 
 def pack(results: Path, runs: Path, archive: Path) -> None:
     """Results and the runs' records as one file."""
-    with tarfile.open(archive, "w:xz", preset=1) as packed:
+    with tarfile.open(archive, "w:gz", compresslevel=6) as packed:
         packed.add(results, "results")
         if runs.is_dir():
             packed.add(runs, "runs")

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from gpu import faults, logs
 from gpu.results import Step
-from gpu.settings import HERE, MODELS
-from gpu.work import Work, copied, failed_run, read_json
+from gpu.settings import MODELS
+from gpu.work import Work, failed_run, read_json
 
 TRAP = "sglang/fp4-mlp"
 OPAQUE = "flashinfer/fp4-opaque"
@@ -218,7 +218,6 @@ def restored(work: Work, step: Step) -> None:
     step.equal("runs alive", alive, [])
     time.sleep(1)
     work.memory_back(step)
-    copied(HERE / "README.md", work.results.path.parent)
 
 
 STEPS: Mapping[str, Made] = {
@@ -231,7 +230,7 @@ STEPS: Mapping[str, Made] = {
     "compare": Made(compare, 10),
     "report": Made(report, 15),
     "trap": Made(trap, 120),
-    "trap-patched": Made(trap_patched, 90),
+    "trap-patched": Made(trap_patched, 120),
     "opaque": Made(opaque, 90),
     **{name: Made(do, seconds) for name, (do, seconds) in faults.FAULTS.items()},
     "overheads": Made(overheads, 1),

@@ -7,7 +7,6 @@ import re
 import shutil
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from gpu import logs
@@ -179,12 +178,6 @@ def start_times(task: Task, log: str) -> dict[str, Any]:
 
 def _host(name: str) -> list[str]:
     return ["--host", name] if name else []
-
-
-def copied(source: Path, folder: Path) -> None:
-    """A file of the results, where it is there."""
-    if source.exists():
-        shutil.copyfile(source, folder / source.name)
 
 
 def read_json(text: str) -> dict[str, Any]:
