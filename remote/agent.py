@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +24,9 @@ from remote.payload import frames
 #: Seconds without any sign of life after which the link counts as dead. The host sends one every
 #: two seconds while it works.
 DEAD_AFTER_S = 15.0
+
+#: Seconds between our own signs of life; the host gives a client up that shows none.
+SIGN_S = 4.0
 
 #: Exit status with which the starter says that there is no interpreter.
 NO_INTERPRETER = 97
@@ -129,7 +133,10 @@ class Agent:
         self._arrived: list[tuple[dict[str, Any], bytes]] = []
         self._number = 0
         self._lost: errors.ToolError | None = None
+        self._writing = threading.Lock()
+        self._closed = threading.Event()
         self._write(bundle())
+        threading.Thread(target=self._give_signs, daemon=True).start()
 
     def call(self, function: str, data: bytes, params: Mapping[str, Any]) -> tuple[Answer, bytes]:
         """One answer: JSON and bytes."""
@@ -155,7 +162,17 @@ class Agent:
         yield pieces()
 
     def close(self) -> None:
+        self._closed.set()
         self._channel.close()
+
+    def _give_signs(self) -> None:
+        """Tell the host that we are there, also while a user is asked or nothing is."""
+        while not self._closed.wait(SIGN_S) and self._lost is None:
+            try:
+                with self._writing:
+                    self._channel.send(frames.pack({}, b""))
+            except OSError:  # whoever asks next learns of it
+                return
 
     def _ask(self, function: str, data: bytes, params: Mapping[str, Any]) -> int:
         self._number += 1
@@ -167,7 +184,8 @@ class Agent:
         if self._lost is not None:
             raise self._lost
         try:
-            self._channel.send(data)
+            with self._writing:
+                self._channel.send(data)
         except OSError as error:
             # Before the greeting the reason is that nothing started, and the host says why.
             if self._before_greeting is not None:

@@ -107,14 +107,22 @@ class SSHHost:
         if self._agent is None:
             venv = self._settings.venv
             try:
-                channel = self._connection().transport.open_session(timeout=DEAD_AFTER_S)
-                # Quoted there.
-                channel.exec_command(start_command(f"{venv}/bin/python"))  # nosec B601
-            except (paramiko.SSHException, OSError, EOFError) as error:
+                transport = self._connection().transport
+                with _answered(transport):
+                    channel = transport.open_session(timeout=DEAD_AFTER_S)
+                    # Quoted there.
+                    channel.exec_command(start_command(f"{venv}/bin/python"))  # nosec B601
+            except paramiko.ChannelException as error:
                 raise errors.SSHError(
                     f"the host opens no session: {error}",
                     host=self.name,
                     hint="sshd may allow no more sessions (MaxSessions); close another one",
+                ) from error
+            except (paramiko.SSHException, OSError, EOFError) as error:
+                raise errors.ConnectionLost(
+                    f"the connection was lost while a session was opened: {error}",
+                    host=self.name,
+                    hint="nothing was begun on the host; run the task again",
                 ) from error
             self._agent = Agent(_Channel(channel), self.name, venv)
         return self._agent
@@ -214,7 +222,7 @@ def _open(
             "allow_agent": options.agent and not named,
             "look_for_keys": False,
             "banner_timeout": ssh.connect_timeout_s,
-            "auth_timeout": 30,
+            "auth_timeout": DEAD_AFTER_S,
             "transport_factory": policy.transport,
         },
     )
@@ -323,6 +331,10 @@ class _HostKeys(paramiko.MissingHostKeyPolicy):
         """A transport that asks first for a key of a type that is on record."""
         if isinstance(sock, socket.socket):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                # Paramiko writes without a deadline; the kernel must end what nobody takes.
+                limit_ms = int(DEAD_AFTER_S * 1000)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit_ms)
         transport = paramiko.Transport(sock, **options)
         security = transport.get_security_options()
         on_record = known_hosts.key_types(self._entries, [self._name])
@@ -393,6 +405,20 @@ def _broken_is_oserror() -> Iterator[None]:
         yield
     except (EOFError, paramiko.SSHException) as error:
         raise ConnectionResetError(str(error) or "the connection broke") from error
+
+
+@contextmanager
+def _answered(transport: paramiko.Transport) -> Iterator[None]:
+    """Close the transport where the block isn't over in time: Paramiko waits without end for the
+    answer to some requests.
+    """
+    timer = threading.Timer(DEAD_AFTER_S, transport.close)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class _Channel:

@@ -40,6 +40,10 @@ from .refusal import Refused
 #: tell a slow answer from a dead link.
 BEAT_S = 2.0
 
+#: A client that waits, asks or thinks gives a sign of life every few seconds. Without any for so
+#: long it is gone, even where the network never said so: its lock must not outlive it.
+SILENT_S = 15.0
+
 #: Seconds between looks whether the client is still there.
 _HANG_UP_S = 0.2
 
@@ -71,9 +75,12 @@ class Link:
         self.ended = False
 
     def next_request(self) -> tuple[dict[str, Any], bytes] | None:
-        """The next request; None when the client is gone."""
+        """The next request; None when the client is gone, or silent for too long."""
         while not self._requests and not self.ended:
-            self._take()
+            if select.select([self._read_fd], [], [], SILENT_S)[0]:
+                self._take()
+            else:
+                self.ended = True
         return self._requests.pop(0) if self._requests else None
 
     def pause(self, seconds: float) -> bool:
@@ -88,7 +95,7 @@ class Link:
         chunk = os.read(self._read_fd, 65536)
         if not chunk:
             self.ended = True
-        self._requests += self._splitter.feed(chunk)
+        self._requests += [each for each in self._splitter.feed(chunk) if "function" in each[0]]
 
     def hung_up(self) -> bool:
         """Whether the client's end is closed; takes nothing from the input."""
