@@ -52,6 +52,11 @@ class Here:
     def client_python(self) -> str:
         return sys.executable if self.bundle is None else str(self.client_venv / "bin" / "python")
 
+    @property
+    def installed(self) -> bool:
+        venvs = (self.server_venv, self.client_venv)
+        return self.bundle is None or all((venv / "complete").exists() for venv in venvs)
+
     def install(self, step: Step) -> None:
         """Lay the packages out beside this interpreter's own; what is there already stays."""
         if self.bundle is None:
@@ -105,6 +110,7 @@ class There:
     settings: Mapping[str, Any]
     project: Path
     client_python: str = sys.executable
+    installed: bool = True
 
     def install(self, step: Step) -> None:
         step.figure("host", self.name)

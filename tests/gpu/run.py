@@ -45,6 +45,7 @@ def arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--work", type=Path, default=Path("/tmp/sglang-remote-gpu"))
     parser.add_argument("--results", type=Path, required=True, help="results.json, table.md, logs")
     parser.add_argument("--pack", type=Path, help="also everything as one archive, here")
+    parser.add_argument("--unpack", type=Path, help="begin from such an archive, where one is lost")
     parser.add_argument("--steps", default="", help="a,b,fault: these; empty: all")
     parser.add_argument("--budget-s", type=float, default=540, help="of this call")
     parser.add_argument("--tp", type=int, default=1)
@@ -98,6 +99,9 @@ def main() -> int:
     deadline = time.time() + asked.budget_s - _RESERVE_S
     names = chosen(asked.steps, list(STEPS))
     asked.results.mkdir(parents=True, exist_ok=True)
+    project = (asked.work / "project").absolute()
+    if asked.unpack is not None and not (asked.results / "results.json").exists():
+        unpack(asked.unpack, asked.results, project / "runs")
     results = Results.read((asked.results / "results.json").absolute())
     if asked.again and asked.steps:
         for name in names:
@@ -106,8 +110,11 @@ def main() -> int:
     options = Asked(
         asked.tp, asked.cpu, asked.levels, asked.repeats, asked.input_len, asked.output_len
     )
-    project = (asked.work / "project").absolute()
     work = Work(options, where, Tool(project, where.client_python, deadline), results)
+    if not where.installed:
+        for name in ("install", "model"):  # done on another machine
+            results.steps.pop(name, None)
+        names = [name for name in STEPS if name in ("install", "model", *names)]
     left = [name for name in names if not results.done(name)]
     if left and left[0] != "install":
         work.configure()
@@ -138,6 +145,16 @@ def pack(results: Path, runs: Path, archive: Path) -> None:
         if runs.is_dir():
             packed.add(runs, "runs")
     print(f"packed: {archive} ({archive.stat().st_size >> 10} KiB)")
+
+
+def unpack(archive: Path, results: Path, runs: Path) -> None:
+    """What `pack` made, put back where it was."""
+    with tarfile.open(archive) as packed:
+        for member in packed:
+            head, _, rest = member.name.partition("/")
+            if rest and ".." not in rest and member.isfile():
+                member.name = rest
+                packed.extract(member, results if head == "results" else runs)
 
 
 if __name__ == "__main__":
