@@ -109,9 +109,12 @@ def port_held(work: Work, step: Step) -> None:
 def port_taken(work: Work, step: Step) -> None:
     """Somebody takes the port while the server starts: a crash, told at once."""
     task = work.tool.start("deploy", "baseline", *BARE)
+    holder = ""
     if task.until_said("waiting for run", work.tool.deadline):
-        work.there("holder.py", str(work.facts["port"]), "150")
+        holder = work.there("holder.py", str(work.facts["port"]), "200").split()[-1]
     task.wait(work.tool.deadline)
+    if holder:
+        work.tool.inv("run", f"kill {holder}")
     work.failed_as(step, task, "port-taken", 10, "port_in_use")
     stopped(work, step)
 
