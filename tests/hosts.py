@@ -22,8 +22,14 @@ from remote.config import Address, BenchSettings, HostSettings
 from remote.host import Answer, Link, Piece
 from remote.payload import procs, runs
 
-#: What the stand-in for `python -m sglang.launch_server` runs; see `Venv.play`.
+#: What the stand-ins for SGLang's server and bench client run; see `Venv.play` and `Venv.measure`.
 _SERVER = Path(__file__).with_name("fake_server.py")
+_CLIENT = Path(__file__).with_name("fake_bench.py")
+_CLIENT_FLAGS = (
+    "backend dataset-name host port model tokenizer seed random-input-len random-output-len"
+    " random-range-ratio num-prompts max-concurrency warmup-requests output-file output-details"
+    " flush-cache"
+)
 
 
 class FakeClock:
@@ -173,7 +179,8 @@ class LocalHost:
 
 
 class Venv:
-    """A venv whose python plays SGLang: its parser's flags, and a server that does as told.
+    """A venv whose python plays SGLang: its parsers' flags, a server and a bench client that do as
+    told.
 
     Everything else that it is asked to run, it runs in this interpreter.
     """
@@ -187,12 +194,21 @@ class Venv:
         known = read_json(Path(__file__).parent / "cases" / "flags" / f"{sglang}.json")
         flags = folder / "flags.json"
         flags.write_text(json.dumps(known) + "\n")
+        client = folder / "bench_flags.json"
+        client.write_text(
+            json.dumps({"sglang": sglang, "flags": dict.fromkeys(_CLIENT_FLAGS.split())}) + "\n"
+        )
         python = folder / "bin" / "python"
         python.write_text(
             "#!/bin/bash\n"
-            f'if [ "$*" = "- --json" ]; then exec cat {flags}; fi\n'
+            'if [ "$*" = "- --json" ]; then\n'
+            f"  if grep -q bench_serving; then exec cat {client}; else exec cat {flags}; fi\n"
+            "fi\n"
             'if [ "$2" = sglang.launch_server ]; then\n'
             f'  exec {sys.executable} -S {_SERVER} {folder}/play "$@"\n'
+            "fi\n"
+            'if [ "$2" = sglang.bench_serving ]; then\n'
+            f'  exec {sys.executable} -S {_CLIENT} {folder}/bench_play "$@"\n'
             "fi\n"
             f'exec {sys.executable} "$@"\n'
         )
@@ -219,6 +235,10 @@ class Venv:
     def play(self, part: str) -> None:
         """What the next server does: Python, with the functions of `fake_server.py`."""
         (self.folder / "play").write_text(part)
+
+    def measure(self, part: str) -> None:
+        """What the bench client does from now on: Python, with the functions of `fake_bench.py`."""
+        (self.folder / "bench_play").write_text(part)
 
     def launch_script(self, port: int) -> bytes:
         """A start script as the template renders it, cut down to what the host relies on."""

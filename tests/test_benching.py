@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,12 +21,6 @@ from remote.core.bench_result import Point
 from remote.errors import Locked, MeasurementInvalid, ServerCrashed, ToolError
 from remote.payload import bench_folder, bench_runner, procs
 
-_CLIENT = Path(__file__).with_name("fake_bench.py")
-_FLAGS = (
-    "backend dataset-name host port model tokenizer seed random-input-len random-output-len"
-    " random-range-ratio num-prompts max-concurrency warmup-requests output-file output-details"
-    " flush-cache"
-)
 _SAID = '{"text": " 4", "meta_info": {"completion_tokens": 1, "output_token_logprobs": [[-1, 5]]}}'
 SERVE = f"serve(answer={_SAID!r}); ready(); wait()"
 #: Two levels, one repeat: the points c1-r1 and c4-r1.
@@ -41,23 +34,10 @@ class Bench:
         self.task, self.folder = task, folder
         self.session = task.session
         self.host, self.settings = task.host, task.host.settings
-        wrapper = task.venv.folder / "bin" / "python"
-        flags = folder / "bench_flags.json"
-        flags.write_text(json.dumps({"sglang": "0.5.9", "flags": dict.fromkeys(_FLAGS.split())}))
-        wrapper.write_text(
-            wrapper.read_text().replace(
-                "#!/bin/bash\n",
-                "#!/bin/bash\n"
-                f'if [ "$*" = "- --json" ]; then exec cat {flags}; fi\n'
-                'if [ "$2" = sglang.bench_serving ]; then\n'
-                f'  exec {sys.executable} -S {_CLIENT} {folder}/bench_play "$@"\n'
-                "fi\n",
-            )
-        )
         self.plays("result()")
 
     def plays(self, part: str) -> None:
-        (self.folder / "bench_play").write_text(part)
+        self.task.venv.measure(part)
 
     def serve(self, *words: str) -> str:
         """A run that serves; ``words`` go on its command line."""
