@@ -112,7 +112,7 @@ def start_command(python: str) -> str:
         '[ -x "$c" ] && echo "found: $c" >&2; done; '
         f"exit {NO_INTERPRETER}"
     )
-    return f"sh -c {quote(script)}"
+    return f"/bin/sh -c {quote(script)}"
 
 
 class Agent:
@@ -163,14 +163,16 @@ class Agent:
 
     def close(self) -> None:
         self._closed.set()
-        self._channel.close()
+        with self._writing:
+            self._channel.close()
 
     def _give_signs(self) -> None:
         """Tell the host that we are there, also while a user is asked or nothing is."""
         while not self._closed.wait(SIGN_S) and self._lost is None:
             try:
                 with self._writing:
-                    self._channel.send(frames.pack({}, b""))
+                    if not self._closed.is_set():
+                        self._channel.send(frames.pack({}, b""))
             except OSError:  # whoever asks next learns of it
                 return
 

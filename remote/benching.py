@@ -9,7 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from remote import answers, bench, bench_store, deploy, diagnosing, experiment, server, venv
+from remote import (
+    answers,
+    bench,
+    bench_store,
+    deploy,
+    diagnosing,
+    experiment,
+    locking,
+    server,
+    venv,
+)
 from remote.bench import End, Link, Measured, Progress
 from remote.bench_store import LocalBench
 from remote.core import bench_plan
@@ -359,16 +369,18 @@ class _Work:
         expected = bench_plan.expected(plan, jobs, before)
         longest = max(bench_plan.expected(plan, [job], before).high_s for job in jobs)
         limit_s = self._options.timeout_s or max(_LEAST_LIMIT_S, _TIMES_EXPECTED * longest)
-        bench.start(
-            session.host,
-            settings,
-            run,
-            plan,
-            jobs,
-            server.local_address(settings),
-            limit_s,
-            deploy.whoami(),
-        )
+        # Held for the start: a deploy that has looked for benches finds none begun afterwards.
+        with locking.held(session, f"bench {plan.bench}"):
+            bench.start(
+                session.host,
+                settings,
+                run,
+                plan,
+                jobs,
+                server.local_address(settings),
+                limit_s,
+                deploy.whoami(),
+            )
         self._local.keep_plan(plan)
         self._local.goes_on_with(run)
         self._announce(run, len(jobs), expected)

@@ -9,10 +9,12 @@ import contextlib
 import getpass
 import logging
 import os
+import random
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -32,6 +34,9 @@ from remote.host import Answer, Link, Piece
 
 #: Paramiko's own name for the two signature schemes of an RSA key.
 _RSA_SCHEMES = ("rsa-sha2-512", "rsa-sha2-256")
+
+#: How often who is turned away at sshd's door tries; some eight seconds in all.
+_TRIES = 6
 
 
 # Its transport thread logs tracebacks to standard error; what they say is raised here as well.
@@ -236,10 +241,30 @@ def _open(
     return connection, policy
 
 
+def _dial(connection: fabric.Connection) -> None:
+    """Open it; who is turned away by MaxStartups tries again, not in step with others."""
+    for attempt in range(_TRIES):
+        try:
+            connection.open()
+            return
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            if attempt == _TRIES - 1 or not _turned_away(error):
+                raise
+            connection.close()
+            time.sleep(random.uniform(0.5, 1.5) * 0.25 * 2**attempt)  # nosec B311: no secret
+
+
+def _turned_away(error: Exception) -> bool:
+    """Whether sshd hung up before it said a word, as it does with too many at its door."""
+    if type(error) is paramiko.SSHException and "banner" in str(error):
+        return isinstance(error.__context__, (EOFError, ConnectionResetError))
+    return isinstance(error, (EOFError, ConnectionResetError))
+
+
 def _connect(connection: fabric.Connection, host: str, where: str) -> None:
     try:
         try:
-            connection.open()
+            _dial(connection)
         except paramiko.PasswordRequiredException:
             if not sys.stdin.isatty():
                 raise

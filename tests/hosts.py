@@ -79,6 +79,8 @@ class Pipes:
     def send(self, data: bytes) -> None:
         view = memoryview(data)
         while view:
+            if self._in.closed:
+                raise BrokenPipeError("closed by the test")
             view = view[self._in.write(view) :]
 
     def receive(self, timeout_s: float) -> bytes:

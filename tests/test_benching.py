@@ -415,3 +415,16 @@ def test_what_was_measured_while_nobody_was_there_is_collected(lab_bench: Bench)
     assert collected["points"] == found[0]["points"]
     assert len(noted) == 2
     assert benching.collect(lab_bench.session, run) == []
+
+
+def test_a_bench_is_not_begun_under_somebody_elses_hands(lab_bench: Bench) -> None:
+    run = lab_bench.serve()
+    other = LocalHost(lab_bench.settings, lab_bench.host.home)
+    who = {"task": "deploy plain", "user": "ann", "client": "desk"}
+    other.call("lock.take", state=lab_bench.settings.state, who=who)
+    with pytest.raises(Locked) as refusal:
+        lab_bench.measure(run)
+    assert "deploy plain by ann on desk" in refusal.value.evidence[0]
+    assert not lab_bench.host.call("bench.look", state=lab_bench.settings.state, run=run)["benches"]
+    other.close()
+    assert names(lab_bench.measure(run)) == [(1, 1, True), (4, 1, True)]

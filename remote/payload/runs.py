@@ -62,7 +62,7 @@ def record(state: str, run: str) -> dict[str, Any]:
 
 
 def ids(state: str) -> list[str]:
-    """The host's runs, oldest first (an id begins with its time).
+    """The host's runs, oldest first by its own clock: the clocks of clients may differ.
 
     A folder without a record is none: the connection died, and nothing was started.
     """
@@ -71,11 +71,11 @@ def ids(state: str) -> list[str]:
         names = os.listdir(home)
     except FileNotFoundError:
         return []
-    return sorted(
-        name
-        for name in names
-        if _RUN_ID.match(name) and os.path.exists(os.path.join(home, name, "run.json"))
-    )
+    begun = []
+    for name in filter(_RUN_ID.match, names):
+        with contextlib.suppress(OSError):
+            begun.append((os.stat(os.path.join(home, name, "run.json")).st_mtime_ns, name))
+    return [name for _, name in sorted(begun)]
 
 
 def script(state: str, run: str) -> dict[str, Any]:

@@ -243,3 +243,11 @@ def test_a_foreign_pid_taken_by_another_process_meanwhile_is_refused(
     for child in [c for c in procs.pids() if (p := procs.find(c)) and p.parent == process.pid]:
         os.kill(child, signal.SIGKILL)
     process.wait()
+
+
+def test_runs_are_in_the_order_of_the_hosts_clock_whatever_their_ids_say(runs: Runs) -> None:
+    wanted = [new_run().replace("120000", time) for time in ("130000", "110000", "120000")]
+    for run in wanted:
+        runs.script(b"true\n", run)
+        runs.until_ended(run)
+    assert runs.host.call("runs.ids", state=runs.state)["ids"] == wanted
