@@ -8,6 +8,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -43,9 +44,11 @@ def free_port() -> int:
 class OpenSSH:
     """An sshd on loopback with keys made for it.
 
-    ``options`` are lines of sshd_config; ``file_limit_kib`` is the size past which no file of its
-    sessions can grow; ``small_disk`` is a folder that is a file system of 60 MiB of its own for
-    them, and for nobody else (see `inside`).
+    ``options`` are lines of sshd_config; ``sftp`` is its subsystem, if it has one.
+    ``file_limit_kib`` is the size past which no file of its sessions can grow; ``small_disk`` is a
+    folder that is a file system of ``disk_kib`` of its own for them, and for nobody else (see
+    `inside`). ``mounts`` are lines of shell that change what its sessions see of the file system,
+    and nobody else.
     """
 
     folder: Path
@@ -53,6 +56,9 @@ class OpenSSH:
     options: tuple[str, ...] = ()
     file_limit_kib: int | None = None
     small_disk: Path | None = None
+    disk_kib: int = 60 * 1024
+    mounts: tuple[str, ...] = ()
+    sftp: str | None = "internal-sftp"
     process: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:
@@ -94,7 +100,7 @@ class OpenSSH:
                     "UsePAM no",
                     "StrictModes no",
                     "PermitRootLogin yes",
-                    "Subsystem sftp internal-sftp",
+                    *([f"Subsystem sftp {self.sftp}"] if self.sftp else []),
                     *self.options,
                     "",
                 ]
@@ -106,14 +112,15 @@ class OpenSSH:
         if self.file_limit_kib is not None:
             limit = f'ulimit -f {self.file_limit_kib}; exec "$@"'
             command = ["bash", "-c", limit, "bash", *command]
+        mounts = list(self.mounts)
         if self.small_disk is not None:
             self.small_disk.mkdir(parents=True)
-            mount = 'mount -t tmpfs -o size=60m,mode=700 tmpfs "$0" && exec "$@"'
+            options = f"size={self.disk_kib}k,mode=700"
+            mounts.append(f"mount -t tmpfs -o {options} tmpfs {shlex.quote(str(self.small_disk))}")
+        if mounts:
             as_root = [] if os.geteuid() == 0 else ["--map-root-user"]
-            command = [
-                *("unshare", "--mount", *as_root, "bash", "-c", mount),
-                *(str(self.small_disk), *command),
-            ]
+            lines = "\n".join(["set -e", *mounts, 'exec "$@"'])
+            command = ["unshare", "--mount", *as_root, "bash", "-c", lines, "bash", *command]
         self.process = subprocess.Popen(command)
         for _ in range(200):
             with socket.socket() as probe:
