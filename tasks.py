@@ -88,6 +88,7 @@ def _reported(body: Callable[..., Any]) -> Callable[..., Any]:
             sys.exit(error.exit_code)
         except KeyboardInterrupt:
             display.warn("interrupted")
+            display.json({"error": {"type": "Interrupted", "exit_code": INTERRUPTED}})
             sys.exit(INTERRUPTED)
         except BrokenPipeError:
             # Whoever read standard output (`head`) has had enough; the interpreter must not try

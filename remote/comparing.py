@@ -263,10 +263,23 @@ def show(display: Display, compared: Compared) -> None:
         display.say("output: not compared (a bench asks the fixed prompts)")
     else:
         display.say(f"output: {compared.output.summary}")
-        for reason in (*compared.output.reasons, *compared.output.notes):
+        for reason in (*compared.output.reasons, *_distances(compared.output)):
+            display.say(f"  {reason}")
+        for reason in compared.output.notes:
             display.say(f"  {reason}")
     tell = display.good if not compared.failures else display.warn
     tell(f"verdict: {compared.verdict}")
+
+
+def _distances(output: quality.Report) -> list[str]:
+    """How far the answers are apart, and how far they may be."""
+    found = output.distance
+    if found is None or output.logprob_limit is None or output.parted_limit is None:
+        return []
+    return [
+        f"log-probabilities {found.logprob:.3f} nats apart (allowed {output.logprob_limit:.3f}),"
+        f" {found.parted:.0%} of tokens after a parting (allowed {output.parted_limit:.0%})"
+    ]
 
 
 def _shown(row: Row) -> bool:

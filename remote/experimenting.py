@@ -6,26 +6,45 @@ so that the same command goes on where an interrupted one stopped.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from remote import bench_store, benching, comparing, diagnosing, experiment, patch_work, stopping
+from remote import (
+    bench_store,
+    benching,
+    comparing,
+    deploy,
+    diagnosing,
+    experiment,
+    patch_work,
+    stopping,
+)
 from remote.benching import BenchOptions
 from remote.comparing import Compared
 from remote.core import experiment_plan
 from remote.core.bench_plan import Asked
 from remote.core.bench_result import Point
 from remote.core.experiment_plan import Experiment, Role, Stage, Step
+from remote.core.statistics import geometric_mean
 from remote.display import Display
-from remote.errors import ConfigError, Locked, MeasurementInvalid, Regression, SSHError, ToolError
+from remote.errors import (
+    ConfigError,
+    Locked,
+    MeasurementInvalid,
+    PreflightFailed,
+    Regression,
+    SSHError,
+    ToolError,
+)
 from remote.overview import known_profile
 from remote.session import Session
 
@@ -78,6 +97,26 @@ class Kept:
             return Experiment.from_dict(json.loads(path.read_bytes()))
         except (OSError, ValueError) as error:
             raise ToolError(f"{path} can't be read: {error}", hint="--anew begins again") from error
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """One client at a time works on it.
+
+        Raises:
+            Locked: another one does.
+        """
+        fd = os.open(self.folder / ".lock", os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise Locked(
+                    f"experiment {self.folder.name} is being worked on by another task here",
+                    hint="let it end; or begin one of its own with --anew",
+                ) from error
+            yield
+        finally:
+            os.close(fd)
 
     def write(self, made: Experiment) -> None:
         """Write down how far it is, in one step."""
@@ -145,15 +184,45 @@ def run_experiment(
         SSHError, Locked, KeyboardInterrupt: it stopped; the same command goes on.
     """
     store, made = _begun(session, steps, options)
-    work = _Work(session, store, made, options)
-    try:
-        for number, step in enumerate(made.steps):
-            if not step.stage.over:
-                work.on(number)
-    except (SSHError, Locked, KeyboardInterrupt):
-        session.display.say(f"experiment {made.id} is not done; the same command goes on with it")
-        raise
-    return work.concluded(finish)
+    with store.held():
+        made = store.read()
+        if not any(step.runs for step in made.steps):
+            _check_plans(session, made)
+        work = _Work(session, store, made, options)
+        try:
+            for number, step in enumerate(made.steps):
+                if not step.stage.over:
+                    work.on(number)
+        except (SSHError, Locked, KeyboardInterrupt):
+            session.display.say(
+                f"experiment {made.id} is not done; the same command goes on with it"
+            )
+            raise
+        return work.concluded(finish)
+
+
+def _check_plans(session: Session, made: Experiment) -> None:
+    """Plan every start before the first is made: a wrong setting is told now, not in an hour.
+
+    Raises:
+        ConfigError, PreflightFailed: a step can't be started as it is; nothing was touched.
+    """
+    with session.display.working("planning every start"):
+        for profile, sets in dict.fromkeys((step.profile, step.sets) for step in made.steps):
+            try:
+                deploy.plan(
+                    session.host,
+                    session.host_settings,
+                    session.folders,
+                    profile,
+                    sets,
+                    deploy.PatchChoice(),
+                    session.clock,
+                    session.display.tell,
+                )
+            except (ConfigError, PreflightFailed) as error:
+                error.message = f"{' '.join((profile, *sets))}: {error.message}"
+                raise
 
 
 def _begun(
@@ -315,6 +384,17 @@ class _Work:
                 details=told,
             )
         candidates = [step.name for step in made.steps if step.role is Role.CANDIDATE]
+        if not any(name in compared for name in candidates):
+            raise MeasurementInvalid(
+                "no candidate was measured",
+                host=made.host,
+                evidence=[
+                    f"{step.name}: {step.error.get('message', step.stage.value)}"
+                    for step in made.steps
+                    if step.role is Role.CANDIDATE
+                ],
+                details=told,
+            )
         worse = [
             f"{name}: {failure}"
             for name, each in compared.items()
@@ -402,7 +482,7 @@ def _cells(runs: Path, step: Step, compared: Compared | None) -> Sequence[str]:
     for point in valid:
         by_level.setdefault(point.level, []).append(point.metrics["output_throughput"])
     speeds = ", ".join(
-        f"{level}: {sum(values) / len(values):,.1f}" for level, values in sorted(by_level.items())
+        f"{level}: {geometric_mean(values):,.1f}" for level, values in sorted(by_level.items())
     )
     kind = (step.error.get("diagnosis") or {}).get("kind")
     outcome = step.stage.value + (f": {kind}" if kind else "")

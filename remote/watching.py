@@ -100,9 +100,7 @@ def until_over(
     def verdict(outcome: Outcome, reason: str, **more: Any) -> Verdict:
         elapsed_s = clock.monotonic_s() - began
         # The log is read from the middle: what it does not say, the watch knows.
-        state = replace(
-            reader.state, phase=Phase.SERVING, ready=reader.state.ready or Ready(0, "")
-        )
+        state = replace(reader.state, phase=Phase.SERVING, ready=reader.state.ready or Ready(0, ""))
         roster, lost = dict(heart.roster), dict(heart.lost)
         return Verdict(outcome, reason, elapsed_s, state, roster=roster, lost=lost, **more)
 

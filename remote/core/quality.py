@@ -161,7 +161,7 @@ class Report:
             return "worse: output differs"
         if self.verdict is Quality.UNUSABLE:
             return "output not compared"
-        return "output within the baseline's own noise"
+        return "output as the baseline's, within what is allowed"
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "summary": self.summary}

@@ -47,14 +47,17 @@ def follow(
     last_tick = time.monotonic()
     sampler = gpus.Sampler()
     watched = _Ranks()
+    # A rank may go before the first tick.
+    watched.learn(_roster(run, server))
     try:
         while True:
             # Looked at before reading, so that what was written before the death is read after it.
             gone = pidfd is None or bool(select.select([pidfd], [], [], 0)[0])
+            # First who went, then what the others printed of it.
             lost = [] if gone else watched.lost()
-            yield from log.news()
             if lost:
                 yield {"lost": lost}, b""
+            yield from log.news()
             if results:
                 yield {"probe": results.pop()}, b""
             if gone:
@@ -76,6 +79,11 @@ def follow(
         log.close()
         if pidfd is not None:
             os.close(pidfd)
+
+
+def _roster(run: str, server: procs.Process | None) -> dict[str, list[Any]]:
+    found = ranks.roster(procs.members(run), server.pid if server else None)
+    return {name: [process.pid, process.state] for name, process in found.items()}
 
 
 def _tick(state: str, run: str, server: procs.Process | None) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def no_nvcc(work: Work, step: Step) -> None:
         step.needs_gpu("FlashInfer attention without nvcc")
         return
     task = work.deploy("baseline", *BARE, host="no-nvcc")
-    work.failed_as(step, task, "flashinfer-no-nvcc", 10, "jit_build_failed")
+    work.failed_as(step, task, "flashinfer-no-nvcc", 10, "cuda_lib_missing")
     stopped(work, step)
 
 
