@@ -126,7 +126,7 @@ def test_what_is_not_serving_is_not_watched(watched: Watched) -> None:
 
 def test_the_rank_that_went_first_is_named_although_all_are_gone_at_once(watched: Watched) -> None:
     # As SGLang does it: the launcher that misses a rank ends the others, and itself.
-    watched.ready("time.sleep(3); b.kill(); time.sleep(0.4); a.kill(); os._exit(1); ")
+    watched.ready("time.sleep(3); b.kill(); time.sleep(0.01); a.kill(); os._exit(1); ")
     with pytest.raises(ServerCrashed) as crashed:
         watched.watch()
     diagnosis = crashed.value.as_dict()["diagnosis"]

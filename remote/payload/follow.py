@@ -15,6 +15,8 @@ from . import gpus, procs, ranks, readiness, runs
 _CHUNK_BYTES = 256 * 1024
 _LOOK_S = 0.05
 _TICK_S = 1.0
+#: Ranks that were learnt of meanwhile are waited for from then on.
+_RANKS_MS = 200
 _PID_S = 15.0  # bash needs milliseconds to write it; a host that swaps may need seconds
 
 
@@ -54,7 +56,7 @@ def follow(
             # Looked at before reading, so that what was written before the death is read after it.
             gone = pidfd is None or bool(select.select([pidfd], [], [], 0)[0])
             # First who went, then what the others printed of it.
-            lost = [] if gone else watched.lost()
+            lost = watched.lost()
             if lost:
                 yield {"lost": lost}, b""
             yield from log.news()
@@ -110,35 +112,50 @@ def _tick(state: str, run: str, server: procs.Process | None) -> dict[str, Any]:
 
 
 class _Ranks:
-    """The server's ranks by their pidfds: one that dies is known at once, and its parent with it.
+    """The server's ranks by their pidfds: which one ended first.
 
-    A server that loses a rank ends the others within a second: only who went first tells why.
+    A server that loses a rank ends the others, and itself, within milliseconds: whoever looks now
+    and then finds them all gone. So a thread waits for the first.
     """
 
     def __init__(self) -> None:
         self._fds: dict[int, tuple[str, int]] = {}
-        self._told = False
+        self._known: set[int] = set()
+        self._first: list[dict[str, Any]] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._wait, daemon=True)
+        self._thread.start()
 
     def learn(self, roster: dict[str, list[Any]]) -> None:
         """Watch those that are not watched yet."""
-        known = {pid for _, pid in self._fds.values()}
         for name, (pid, _) in roster.items():
-            if name != ranks.SERVER and pid not in known:
+            if pid not in self._known:
+                self._known.add(pid)
                 with contextlib.suppress(ProcessLookupError):
                     self._fds[os.pidfd_open(pid)] = (name, pid)
 
     def lost(self) -> list[dict[str, Any]]:
-        """Those that ended since the last look, the first time that any has."""
-        if self._told or not self._fds:
-            return []
-        poll = select.poll()  # a server of many ranks has descriptors beyond select's reach
-        for fd in self._fds:
-            poll.register(fd, select.POLLIN)
-        ended = [self._fds[fd] for fd, _ in poll.poll(0)]
-        self._told = bool(ended)
-        return [{"rank": name, "pid": pid, "exit": procs.exit_status(pid)} for name, pid in ended]
+        """Those that ended first, once; none where the main process went no later than they."""
+        first, self._first = self._first, []
+        return first
+
+    def _wait(self) -> None:
+        while not self._over.is_set():
+            poll = select.poll()  # a server of many ranks has descriptors beyond select's reach
+            for fd in list(self._fds):
+                poll.register(fd, select.POLLIN)
+            ended = [self._fds[fd] for fd, _ in poll.poll(_RANKS_MS)]
+            if ended:
+                if all(name != ranks.SERVER for name, _ in ended):
+                    self._first = [
+                        {"rank": name, "pid": pid, "exit": procs.exit_status(pid)}
+                        for name, pid in ended
+                    ]
+                return
 
     def close(self) -> None:
+        self._over.set()
+        self._thread.join()
         for fd in self._fds:
             os.close(fd)
 
