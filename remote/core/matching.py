@@ -76,6 +76,9 @@ def _phase(reading: Reading, origin: FoldedTraceback) -> Phase:
     told = phase_of(origin.traceback)
     if told is None and not state.phase.of_the_server:
         told = state.ranks.get(origin.traceback.rank)
+    # The warm-up's request is served like any other.
+    if told is Phase.SERVING and state.opened and state.ready is None:
+        return state.phase
     return told or state.phase
 
 
