@@ -370,20 +370,28 @@ class _Work:
         longest = max(bench_plan.expected(plan, [job], before).high_s for job in jobs)
         limit_s = self._options.timeout_s or max(_LEAST_LIMIT_S, _TIMES_EXPECTED * longest)
         # Held for the start: a deploy that has looked for benches finds none begun afterwards.
-        with locking.held(session, f"bench {plan.bench}"):
-            bench.start(
-                session.host,
-                settings,
-                run,
-                plan,
-                jobs,
-                server.local_address(settings),
-                limit_s,
-                deploy.whoami(),
-            )
-        self._local.keep_plan(plan)
+        with self._left_alone(run):
+            try:
+                with locking.held(session, f"bench {plan.bench}"):
+                    bench.start(
+                        session.host,
+                        settings,
+                        run,
+                        plan,
+                        jobs,
+                        server.local_address(settings),
+                        limit_s,
+                        deploy.whoami(),
+                    )
+            except (KeyboardInterrupt, SSHError):
+                self._known_here(run)  # it may have begun there: --resume has to find it
+                raise
+            self._known_here(run)
+            self._announce(run, len(jobs), expected)
+
+    def _known_here(self, run: str) -> None:
+        self._local.keep_plan(self._plan)
         self._local.goes_on_with(run)
-        self._announce(run, len(jobs), expected)
 
     def _announce(self, run: str, points: int, expected: bench_plan.Expected) -> None:
         plan, display = self._plan, self._session.display
