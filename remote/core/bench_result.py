@@ -232,6 +232,8 @@ def judge(
     else:
         reasons += _against_result(plan, job, result.content, metrics, completed)
     reasons += gpu.against
+    server = step_figures(steps)
+    reasons += _beside(job, server)
     return Point(
         bench=plan.bench,
         run=run,
@@ -248,7 +250,7 @@ def judge(
         metrics=metrics,
         gpu=gpu.figures,
         gpu_note=gpu.note,
-        server=step_figures(steps),
+        server=server,
         started_at=float(told.get("started_at", 0.0)),
         ended_at=float(told.get("ended_at", 0.0)),
         # The folder of the run that the bench began on; its server may have been replaced since.
@@ -258,6 +260,21 @@ def judge(
             "line": 1,
         },
     )
+
+
+#: How far above the level the server's own count may be on average: a health check is a request.
+_BESIDE = 1.05
+
+
+def _beside(job: Job, server: Mapping[str, Any] | None) -> list[str]:
+    """Whether somebody else's requests ran beside the point's."""
+    mean = (server or {}).get("running_mean", 0.0)
+    if mean <= _BESIDE * job.level:
+        return []
+    return [
+        f"the server ran {mean:g} requests at once on average, and {job.level} were asked for:"
+        " somebody else used it"
+    ]
 
 
 def _count(value: object) -> int:

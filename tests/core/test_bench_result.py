@@ -181,6 +181,18 @@ def test_the_servers_own_steps() -> None:
     assert judged(line()).server is None
 
 
+def test_somebody_elses_requests_beside_the_points_make_it_invalid() -> None:
+    step = (
+        b"[2026-11-29 12:00:0%d] Decode batch, #running-req: %d, #token: 90, token usage: 0.25,"
+        b" gen throughput (token/s): 100.5, #queue-req: 0, \n"
+    )
+    level = judged(line()).level
+    alone = b"".join(step % (n, level) for n in range(9))
+    assert judged(line(), steps=alone).valid
+    point = judged(line(), steps=alone + step % (9, 9 * level))
+    assert not point.valid and "somebody else used it" in point.reasons[0]
+
+
 def closed_loop(level: int, latencies: list[float], stall: float = 0.0) -> dict[str, float]:
     """The client's figures for a loop that keeps ``level`` requests in flight.
 
