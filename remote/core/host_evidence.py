@@ -44,7 +44,8 @@ def process_evidence(
         exit_status=128 - status if status is not None and status > 128 else status,
         stop_requested=bool(found["stop_requested"]),
         hung=hung,
-        dead_ranks={**(lost or {}), **_dead_ranks(found, logged)},
+        # The process table, where it still shows: a follower knows only ranks that had a name.
+        dead_ranks=_dead_ranks(found, logged) or dict(lost or {}),
         stopped_ranks=tuple(
             name for name, process in found["ranks"].items() if process["state"] == "T"
         ),
