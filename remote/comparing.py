@@ -153,7 +153,8 @@ def compare(
         raise MeasurementInvalid(
             "not every level has a ratio to hold against --fail-under",
             evidence=compared.gaps,
-            hint=f"inv bench --run {row.id} --resume measures what is missing",
+            hint="a level without a ratio passes nothing: measure the levels that the baseline has,"
+            " with the same lengths",
             details=compared.as_dict(),
         )
     return compared.as_dict()

@@ -403,6 +403,8 @@ def export(
             raise ConfigError(f"--{option} is {' or '.join(known)}, not {value!r}")
     ledger = Ledger(config.load(raw, project).runs)
     rows = [row.as_dict() for row in ledger.runs()] if what == "runs" else ledger.points()
+    if display.as_json and not output:
+        return {"what": what, "rows": rows}
     text = exporting.text(rows, form)
     if not output:
         sys.stdout.write(text)

@@ -72,6 +72,6 @@ def number(option: str, text: str, like: int | float) -> int | float:
     except ValueError:
         value = -1
     if value < 0 or (not whole and not 0 < value < float("inf")):
-        kind = "a whole number from 0 on" if whole else "a number of seconds above 0"
+        kind = "a whole number from 0 on" if whole else "a number above 0"
         raise ValueError(f"--{option.replace('_', '-')}: wanted {kind}, found {text!r}")
     return value
