@@ -5,25 +5,16 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
-import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from remote.core.bench_plan import BenchPlan
 from remote.core.bench_result import Point
+from remote.core.ids import DATED
 from remote.errors import ConfigError, ToolError
-
-_BENCH_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}\Z")
-
-
-def new_bench_id(now_s: float) -> str:
-    """An id that sorts by time: ``20261129-201530-3f2a`` (UTC)."""
-    moment = datetime.fromtimestamp(now_s, timezone.utc).strftime("%Y%m%d-%H%M%S")
-    return f"{moment}-{secrets.token_hex(2)}"
+from remote.private_file import write_whole
 
 
 class LocalBench:
@@ -35,7 +26,7 @@ class LocalBench:
     """
 
     def __init__(self, runs: Path, run: str, bench: str) -> None:
-        if not _BENCH_ID.match(bench):
+        if not DATED.match(bench):
             raise ConfigError(f"{bench!r} is not the id of a bench")
         self.run = run
         self.bench = bench
@@ -128,17 +119,9 @@ class LocalBench:
             ToolError: there is no room, or no permission.
         """
         path = self.folder / name
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         with self._room():
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            try:
-                fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-                with os.fdopen(fd, "wb") as file:
-                    file.write(content)
-                temporary.replace(path)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
+            write_whole(path, content)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -171,7 +154,7 @@ def benches(runs: Path, run: str) -> list[LocalBench]:
     """
     found = []
     for folder in runs.glob("*/bench/*"):
-        if _BENCH_ID.match(folder.name) and (folder / "plan.json").exists():
+        if DATED.match(folder.name) and (folder / "plan.json").exists():
             bench = LocalBench(runs, folder.parent.parent.name, folder.name)
             if run in bench.servers():
                 found.append(bench)

@@ -26,6 +26,7 @@ from remote.core import bench_plan
 from remote.core.bench_plan import Asked, BenchPlan, Earlier, Usual
 from remote.core.bench_result import Point, rows
 from remote.core.host_facts import RunState
+from remote.core.ids import dated_id
 from remote.core.log_events import StartState
 from remote.core.quality import Question, read_questions
 from remote.display import duration
@@ -219,7 +220,7 @@ def _new(
         str(facts.version("sglang")),
         client,
         matrix,
-        bench_store.new_bench_id(now_s),
+        dated_id(now_s),
         server.local_address(settings),
         now_s,
         gpus=bool(facts.gpus),

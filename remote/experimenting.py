@@ -9,12 +9,9 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +31,7 @@ from remote.core import experiment_plan
 from remote.core.bench_plan import Asked
 from remote.core.bench_result import Point
 from remote.core.experiment_plan import Experiment, Role, Stage, Step
+from remote.core.ids import DATED, dated_id
 from remote.core.statistics import geometric_mean
 from remote.display import Display
 from remote.errors import (
@@ -46,9 +44,9 @@ from remote.errors import (
     ToolError,
 )
 from remote.overview import known_profile
+from remote.private_file import write_whole
 from remote.session import Session
 
-_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}\Z")
 _FOLDER = "experiments"
 _COLUMNS = (
     "step",
@@ -121,17 +119,12 @@ class Kept:
     def write(self, made: Experiment) -> None:
         """Write down how far it is, in one step."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = self.folder / "experiment.json"
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(fd, "w") as file:
-            json.dump(made.as_dict(), file, indent=1)
-        temporary.replace(path)
+        write_whole(self.folder / "experiment.json", json.dumps(made.as_dict(), indent=1).encode())
 
 
 def kept(runs: Path) -> list[Kept]:
     """The experiments here, oldest first."""
-    folders = sorted(path for path in (runs / _FOLDER).glob("*") if _ID.match(path.name))
+    folders = sorted(path for path in (runs / _FOLDER).glob("*") if DATED.match(path.name))
     return [Kept(runs, path.name) for path in folders if (path / "experiment.json").exists()]
 
 
@@ -183,7 +176,7 @@ def run_experiment(
         MeasurementInvalid: points are invalid.
         SSHError, Locked, KeyboardInterrupt: it stopped; the same command goes on.
     """
-    store, made = _begun(session, steps, options)
+    store = _begun(session, steps, options)
     with store.held():
         made = store.read()
         if not any(step.runs for step in made.steps):
@@ -225,15 +218,12 @@ def _check_plans(session: Session, made: Experiment) -> None:
                 raise
 
 
-def _begun(
-    session: Session, steps: tuple[Step, ...], options: ExperimentOptions
-) -> tuple[Kept, Experiment]:
+def _begun(session: Session, steps: tuple[Step, ...], options: ExperimentOptions) -> Kept:
     """The unfinished experiment in which the same was asked for, else a new one."""
     runs, display = session.settings.runs, session.display
     now_s = session.clock.wall_s()
-    moment = datetime.fromtimestamp(now_s, timezone.utc).strftime("%Y%m%d-%H%M%S")
     made = Experiment(
-        id=f"{moment}-{secrets.token_hex(2)}",
+        id=dated_id(now_s),
         host=session.host_settings.name,
         steps=steps,
         matrix={name: value for name, value in vars(options.asked).items() if value},
@@ -248,12 +238,12 @@ def _begun(
                 display.say(
                     f"going on with experiment {earlier.id}: {over} of {len(steps)} steps are done"
                 )
-                return each, earlier
+                return each
     store = Kept(runs, made.id)
     store.write(made)
     names = ", ".join(step.name for step in steps)
     display.say(f"experiment {made.id}: {len(steps)} steps: {names}")
-    return store, made
+    return store
 
 
 class _Work:
@@ -343,8 +333,7 @@ class _Work:
     def _bench_of(self, step: Step) -> bench_store.LocalBench | None:
         """The newest bench that was begun for the step."""
         runs = self._session.settings.runs
-        found = [each for run in step.runs for each in bench_store.benches(runs, run)]
-        return max(found, key=lambda each: each.bench, default=None)
+        return max(_benches(runs, step), key=lambda each: each.bench, default=None)
 
     def _clear(self, step: Step) -> None:
         """Stop the server and take the patches back: the next step begins where this one did."""
@@ -422,9 +411,14 @@ class _Work:
             )
 
 
+def _benches(runs: Path, step: Step) -> list[bench_store.LocalBench]:
+    """All that were begun on the step's runs."""
+    return [each for run in step.runs for each in bench_store.benches(runs, run)]
+
+
 def points_of(runs: Path, step: Step) -> tuple[Point, ...]:
     """The rows that a step's bench came to, failed or not."""
-    found = [each for run in step.runs for each in bench_store.benches(runs, run) if each.points()]
+    found = [each for each in _benches(runs, step) if each.points()]
     newest = max(found, key=lambda each: each.bench, default=None)
     return () if newest is None else newest.points()
 

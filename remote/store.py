@@ -5,24 +5,22 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 from collections.abc import Mapping
-from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from remote.core.ids import dated_id
 from remote.core.scrubbing import ScrubbedStream, Scrubber
 from remote.errors import ConfigError
+from remote.private_file import write_whole
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}\Z")
 
 
 def new_run_id(profile: str, now_s: float) -> str:
     """An id that sorts by time: ``20261129-201530-piecewise-3f2a`` (UTC)."""
-    moment = datetime.fromtimestamp(now_s, timezone.utc).strftime("%Y%m%d-%H%M%S")
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", profile)[:40]
-    return f"{moment}-{name}-{secrets.token_hex(2)}"
+    return dated_id(now_s, re.sub(r"[^A-Za-z0-9._-]+", "-", profile)[:40])
 
 
 def check_run_id(run: str) -> str:
@@ -52,11 +50,7 @@ class LocalRun:
         """Put a file there in one step; ``name`` may name one folder."""
         path = self.folder / name
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(content)
-        temporary.replace(path)
+        write_whole(path, content)
         return path
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> Path:

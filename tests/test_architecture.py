@@ -24,7 +24,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         (
             ("remote.errors",),
             ("remote.core",),
-            ("remote.payload", "remote.sandbox"),
+            ("remote.payload", "remote.private_file", "remote.sandbox"),
             # What everything else is told by and works on.
             (
                 "remote.bench_store",

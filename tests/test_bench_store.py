@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from bench_samples import BENCH, RUN, bench_plan_with
 
-from remote.bench_store import LocalBench, benches, measured_before, new_bench_id
+from remote.bench_store import LocalBench, benches, measured_before
 from remote.core.bench_result import Point
+from remote.core.ids import dated_id
 from remote.errors import ConfigError, ToolError
 
 PLAN = bench_plan_with()
@@ -158,4 +159,4 @@ def test_an_id_that_is_a_path_is_refused(tmp_path: Path) -> None:
 
 
 def test_ids_sort_by_time() -> None:
-    assert new_bench_id(1796000000.0) < new_bench_id(1796000001.0)
+    assert dated_id(1796000000.0) < dated_id(1796000001.0)
