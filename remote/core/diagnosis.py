@@ -48,7 +48,6 @@ from remote.core.without_rule import (
 _TERMINATED = -15
 #: A server that lost a rank may log steps of the others for a moment.
 _SERVED_ON_S = 15.0
-_KILLED = frozenset({-9, 137, None})
 #: Rules believed on single lines, in the log of a server that got ready and names no death.
 _BELIEVED_AFTER_READY = (
     host.KILLED,
@@ -145,9 +144,12 @@ def _killed_by(best: Match, process: ProcessEvidence, case: Case) -> Match:
         return best
     rule = BY_KIND["host_oom_kill" if process.kernel_oom else "process_killed"]
     confidence = Confidence.MEDIUM if process.kernel_oom is None else Confidence.HIGH
-    dead = [rank for rank, status in process.dead_ranks.items() if status in _KILLED]
     sign = replace(best.sign, confidence=confidence)
-    rank = "".join(dead[:1]) or best.rank or (ONLY_RANK if case.reading.world == 1 else "")
+    rank = (
+        "".join(process.killed_ranks[:1])
+        or best.rank
+        or (ONLY_RANK if case.reading.world == 1 else "")
+    )
     return replace(best, rule=rule, sign=sign, rank=rank)
 
 

@@ -35,6 +35,10 @@ class Role(str, Enum):
     STOPPED = "stopped"  #: it lives and does not run
 
 
+#: What SIGKILL leaves as a status, by Python's and by a shell's account; None where nobody saw it.
+KILLED_STATUSES = frozenset({-9, 137, None})
+
+
 @dataclass(frozen=True)
 class ProcessEvidence:
     """What the host knows beside the log; None where nobody asked."""
@@ -49,6 +53,11 @@ class ProcessEvidence:
     kernel_lines: tuple[str, ...] = ()
     gpus: int | None = None  #: that the server can see
     full_disks: tuple[str, ...] = ()  #: mount points without room that the server writes to
+
+    @property
+    def killed_ranks(self) -> list[str]:
+        """The dead ranks that SIGKILL ended, as far as can be told."""
+        return [rank for rank, status in self.dead_ranks.items() if status in KILLED_STATUSES]
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ from remote.core.reading import Reading
 from remote.core.rules import BY_KIND, INSUFFICIENT, UNCLASSIFIED, Confidence, Sign, serving
 from remote.core.telling import in_words, sentence, taken_for
 from remote.core.tracebacks import FoldedTraceback
-from remote.core.verdict import Diagnosis, Outcome, ProcessEvidence, Quote, Role
+from remote.core.verdict import KILLED_STATUSES, Diagnosis, Outcome, ProcessEvidence, Quote, Role
 
-_KILLED = frozenset({-9, 137, None})
 _MAX_EVIDENCE = 8
 #: Where a start fell silent → what that most likely is.
 _SILENT_IN = {
@@ -142,7 +141,7 @@ def last_phases(reading: Reading) -> tuple[str, ...]:
 def told_by_the_host(case: Case, outcome: Outcome, process: ProcessEvidence) -> Diagnosis | None:
     """Causes that only the process table, the kernel or the disk can tell."""
     roles: dict[str, Role] = dict.fromkeys(case.reading.last_of_rank, Role.COLLATERAL)
-    killed = [rank for rank, status in process.dead_ranks.items() if status in _KILLED]
+    killed = process.killed_ranks
     dead = process.alive is False
     named: list[str] = []
     if process.stopped_ranks:
@@ -152,7 +151,7 @@ def told_by_the_host(case: Case, outcome: Outcome, process: ProcessEvidence) -> 
     elif killed or (
         # After a fatal line SGLang ends its own processes in this way.
         process.exit_status is not None
-        and process.exit_status in _KILLED
+        and process.exit_status in KILLED_STATUSES
         and case.reading.state.fatal is None
     ):
         kind, named = ("host_oom_kill" if process.kernel_oom else "process_killed"), killed
