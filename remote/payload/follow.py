@@ -50,7 +50,7 @@ def follow(
     sampler = gpus.Sampler()
     watched = _Ranks()
     # A rank may go before the first tick.
-    watched.learn(_roster(run, server))
+    watched.learn(_roster(procs.members(run), server))
     try:
         while True:
             # Looked at before reading, so that what was written before the death is read after it.
@@ -83,8 +83,9 @@ def follow(
             os.close(pidfd)
 
 
-def _roster(run: str, server: procs.Process | None) -> dict[str, list[Any]]:
-    found = ranks.roster(procs.members(run), server.pid if server else None)
+def _roster(alive: list[procs.Process], server: procs.Process | None) -> dict[str, list[Any]]:
+    """Each rank's pid and state."""
+    found = ranks.roster(alive, server.pid if server else None)
     return {name: [process.pid, process.state] for name, process in found.items()}
 
 
@@ -95,12 +96,11 @@ def _tick(state: str, run: str, server: procs.Process | None) -> dict[str, Any]:
     """
     alive = procs.members(run)
     cpu_s = sum(process.cpu_ticks for process in alive) / os.sysconf("SC_CLK_TCK")
-    roster = ranks.roster(alive, server.pid if server else None)
     return {
         "processes": len(alive),
         "cpu_s": round(cpu_s, 2),
         "memory_bytes": sum(procs.memory_bytes(process.pid) for process in alive),
-        "ranks": {name: [process.pid, process.state] for name, process in roster.items()},
+        "ranks": _roster(alive, server),
         "builders": ranks.builders(alive),
         "stopping": runs.stop_requested(state, run),
         "dead": [
