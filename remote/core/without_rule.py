@@ -148,6 +148,9 @@ def told_by_the_host(case: Case, outcome: Outcome, process: ProcessEvidence) -> 
         outcome, kind, named = Outcome.HUNG, "rank_stopped", list(process.stopped_ranks)
         roles.update(dict.fromkeys(named, Role.STOPPED))
         told = ", ".join(named)
+    elif (dead or process.hung) and process.full_disks and not process.kernel_oom:
+        # Before the killed ones: a server that can't write its log ends its own processes.
+        kind, told = "disk_or_permission", f"no room left on {', '.join(process.full_disks)}"
     elif killed or (
         # After a fatal line SGLang ends its own processes in this way.
         process.exit_status is not None
@@ -157,8 +160,6 @@ def told_by_the_host(case: Case, outcome: Outcome, process: ProcessEvidence) -> 
         kind, named = ("host_oom_kill" if process.kernel_oom else "process_killed"), killed
         roles.update(dict.fromkeys(named, Role.FAILED))
         told = ", ".join(named) or "the main process"
-    elif (dead or process.hung) and process.full_disks:
-        kind, told = "disk_or_permission", f"no room left on {', '.join(process.full_disks)}"
     elif dead and process.gpus is not None and process.gpus < case.reading.world:
         kind, told = "more_ranks_than_gpus", f"{case.reading.world} ranks, {process.gpus} GPUs"
     else:

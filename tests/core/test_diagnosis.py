@@ -355,6 +355,17 @@ def test_interleaved_ranks_give_the_same_kind(case: tuple[bytes, str | None], bl
         (ProcessEvidence(alive=False, exit_status=137), "process_killed"),
         (ProcessEvidence(alive=False, exit_status=-9, kernel_oom=True), "host_oom_kill"),
         (ProcessEvidence(alive=False, full_disks=("/",)), "disk_or_permission"),
+        # SGLang ends its ranks by SIGKILL once it can't write.
+        (
+            ProcessEvidence(alive=False, full_disks=("/",), dead_ranks={"scheduler": -9}),
+            "disk_or_permission",
+        ),
+        (
+            ProcessEvidence(
+                alive=False, full_disks=("/",), dead_ranks={"TP0": -9}, kernel_oom=True
+            ),
+            "host_oom_kill",
+        ),
         (ProcessEvidence(alive=False, exit_status=1, gpus=1), "more_ranks_than_gpus"),
         (ProcessEvidence(alive=False, exit_status=1), "insufficient_evidence"),
         (ProcessEvidence(alive=True), None),

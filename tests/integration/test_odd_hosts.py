@@ -46,8 +46,10 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
     yield make
     for lab in made:
-        lab.close()
-        lab.sshd.stop()
+        try:
+            lab.close()
+        finally:
+            lab.sshd.stop()
 
 
 def deploy(session: Session, **options: Any) -> str:
@@ -99,11 +101,13 @@ def whole_loop(lab: FaultLab) -> None:
 def test_one_session_and_one_login_at_a_time(host: Host) -> None:
     lab = host(options=("MaxSessions 1", "MaxStartups 1"))
     # Somebody stands in the door, and goes after a while.
-    with socket.create_connection(("127.0.0.1", lab.sshd.port)) as standing:
-        standing.recv(64)
-        threading.Timer(1.0, standing.shutdown, (socket.SHUT_RDWR,)).start()
-        with lab.session() as session:
-            assert overview.status(session)["run"] is None
+    standing = socket.create_connection(("127.0.0.1", lab.sshd.port))
+    standing.recv(64)
+    leaving = threading.Timer(1.0, standing.close)
+    leaving.start()
+    with lab.session() as session:
+        assert overview.status(session)["run"] is None
+    leaving.join()
     whole_loop(lab)
 
 
