@@ -79,6 +79,14 @@ class OpenSSH:
     def known_hosts(self) -> Path:
         return self.folder / "known_hosts"
 
+    @property
+    def log(self) -> Path:
+        return self.folder / "sshd.log"
+
+    def sessions(self) -> int:
+        """How many sessions it has started, on all its connections: commands, shells, sftp."""
+        return self.log.read_text("utf-8", "replace").count("Starting session: ")
+
     def public(self, name: str) -> str:
         return (self.folder / f"{name}.pub").read_text()
 
@@ -102,13 +110,14 @@ class OpenSSH:
                     "PermitRootLogin yes",
                     *([f"Subsystem sftp {self.sftp}"] if self.sftp else []),
                     *self.options,
+                    "LogLevel VERBOSE",
                     "",
                 ]
             )
         )
         if os.geteuid() == 0:  # sshd's own folder, which its package makes at boot
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-        command = [str(SSHD), "-D", "-q", "-f", str(config)]
+        command = [str(SSHD), "-D", "-E", str(self.log), "-f", str(config)]
         if self.file_limit_kib is not None:
             limit = f'ulimit -f {self.file_limit_kib}; exec "$@"'
             command = ["bash", "-c", limit, "bash", *command]
