@@ -1,24 +1,19 @@
 """The client's end of the payload: sends it, asks it, and tells a slow answer from a dead link.
 
-One remote process over one session answers everything; a call costs one round trip. The payload's
-modules travel as compressed source in front of the first request, so nothing is installed.
+One remote process over one session answers everything; a call costs one round trip, and calls that
+are known beforehand can share one (`Agent.ahead`). `remote/starter.py` starts that process.
 """
 
 from __future__ import annotations
 
-import base64
-import json
 import threading
-import zlib
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
-from pathlib import Path
 from typing import Any, Protocol
 
-from remote import errors
-from remote.core.shell import quote
-from remote.host import Answer, Piece
+from remote import errors, starter
+from remote.host import Answer, Piece, Request
 from remote.payload import frames
 
 #: Seconds without any sign of life after which the link counts as dead. The host sends one every
@@ -27,39 +22,6 @@ DEAD_AFTER_S = 15.0
 
 #: Seconds between our own signs of life; the host gives a client up that shows none.
 SIGN_S = 4.0
-
-#: Exit status with which the starter says that there is no interpreter.
-NO_INTERPRETER = 97
-
-_PACKAGE = "sglang_remote_payload"
-
-# Read raw: a buffered reader would swallow bytes that belong to the first request.
-_BOOT = (
-    "import os,zlib\n"
-    "def r(n):\n"
-    " b=b''\n"
-    " while len(b)<n:\n"
-    "  c=os.read(0,n-len(b))\n"
-    "  if not c: raise SystemExit(0)\n"
-    "  b+=c\n"
-    " return b\n"
-    "exec(zlib.decompress(r(int(r(8)))))\n"
-)
-
-_LOADER = """
-import importlib.abc, importlib.util, json, sys
-class _Loader(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
-    def find_spec(self, name, path=None, target=None):
-        if name in SOURCES:
-            return importlib.util.spec_from_loader(name, self, is_package=name == PACKAGE)
-    def get_source(self, name):
-        return SOURCES[name]
-    def get_code(self, name):
-        return compile(SOURCES[name], name, "exec")
-sys.meta_path.insert(0, _Loader())
-from {package}.agent import main
-main()
-"""
 
 
 class ByteChannel(Protocol):
@@ -82,49 +44,17 @@ class ByteChannel(Protocol):
         ...
 
 
-@lru_cache(maxsize=1)
-def bundle() -> bytes:
-    """What the starter reads first: the length in 8 digits, then the payload's modules."""
-    folder = Path(__file__).parent / "payload"
-    sources = {
-        _PACKAGE if path.stem == "__init__" else f"{_PACKAGE}.{path.stem}": path.read_text("utf-8")
-        for path in sorted(folder.glob("*.py"))
-        # Those run in interpreters of their own.
-        if path.stem not in ("bench_flags", "doctor_imports", "parser_flags")
-    }
-    program = f"PACKAGE={_PACKAGE!r}\nSOURCES={json.dumps(sources)}\n"
-    packed = zlib.compress((program + _LOADER.replace("{package}", _PACKAGE)).encode(), 9)
-    return b"%08d" % len(packed) + packed
-
-
-def start_command(python: str) -> str:
-    """The line of shell that starts the payload; POSIX sh whatever the login shell is.
-
-    It holds no newline and no exclamation mark, which csh would read even within quotes.
-    """
-    boot = base64.b64encode(_BOOT.encode()).decode()
-    start = f'import base64;exec(base64.b64decode("{boot}"))'
-    script = (
-        f"p={quote(python)}; "
-        f'if [ -x "$p" ]; then exec "$p" -I -S -c {quote(start)}; fi; '
-        'echo "no interpreter at $p" >&2; '
-        "for c in ~/*/bin/python ~/.venv/bin/python /opt/*/bin/python; do "
-        '[ -x "$c" ] && echo "found: $c" >&2; done; '
-        f"exit {NO_INTERPRETER}"
-    )
-    return f"/bin/sh -c {quote(script)}"
-
-
 class Agent:
-    """Asks the payload over a channel that runs `start_command`.
+    """Asks the payload over a channel that runs `starter.start_command`.
 
     Args:
         channel: the session's stream.
         host: the host's name, for errors.
         venv: where the interpreter is, for the error when it isn't there.
+        state: the state folder, where the payload's code may be kept.
     """
 
-    def __init__(self, channel: ByteChannel, host: str, venv: str) -> None:
+    def __init__(self, channel: ByteChannel, host: str, venv: str, state: str) -> None:
         self._channel = channel
         self._host = host
         self._venv = venv
@@ -135,8 +65,21 @@ class Agent:
         self._lost: errors.ToolError | None = None
         self._writing = threading.Lock()
         self._closed = threading.Event()
-        self._write(bundle())
+        self._ahead: deque[tuple[int, Request]] = deque()
+        # Goes with the first request.
+        self._unsent = starter.code().head(state)
         threading.Thread(target=self._give_signs, daemon=True).start()
+
+    def ahead(self, requests: Sequence[Request]) -> None:
+        """Send what is going to be asked next, in one flight; see `remote.host.Host.ahead`."""
+        self._ahead.clear()
+        chain = self._number + 1
+        flight = b""
+        for request in requests:
+            self._number += 1
+            self._ahead.append((self._number, request))
+            flight += _frame(self._number, request, chain)
+        self._write(flight)
 
     def call(self, function: str, data: bytes, params: Mapping[str, Any]) -> tuple[Answer, bytes]:
         """One answer: JSON and bytes."""
@@ -170,24 +113,31 @@ class Agent:
         """Tell the host that we are there, also while a user is asked or nothing is."""
         while not self._closed.wait(SIGN_S) and self._lost is None:
             try:
-                with self._writing:
-                    if not self._closed.is_set():
-                        self._channel.send(frames.pack({}, b""))
+                self._send(frames.pack({}, b""))
             except OSError:  # whoever asks next learns of it
                 return
 
     def _ask(self, function: str, data: bytes, params: Mapping[str, Any]) -> int:
+        request = Request(function, params, data)
+        if self._ahead and self._ahead[0][1] == request:
+            return self._ahead.popleft()[0]
+        # Something else came up: the host drops what it has not begun.
+        self._ahead.clear()
         self._number += 1
-        request = {"id": self._number, "function": function, "params": dict(params)}
-        self._write(frames.pack(request, data))
+        self._write(_frame(self._number, request))
         return self._number
+
+    def _send(self, data: bytes) -> None:
+        with self._writing:
+            if not self._closed.is_set():
+                unsent, self._unsent = self._unsent, b""
+                self._channel.send(unsent + data)
 
     def _write(self, data: bytes) -> None:
         if self._lost is not None:
             raise self._lost
         try:
-            with self._writing:
-                self._channel.send(data)
+            self._send(data)
         except OSError as error:
             # Before the greeting the reason is that nothing started, and the host says why.
             if self._before_greeting is not None:
@@ -202,7 +152,10 @@ class Agent:
                 if message.get("id") != number:
                     continue
                 if message["kind"] == "error":
+                    self._ahead.clear()
                     raise self._refusal(message["error"])
+                if message.get("holds"):
+                    self._ahead.clear()
                 return message["kind"], Piece(message.get("body", {}), data)
             self._receive()
 
@@ -221,7 +174,10 @@ class Agent:
             seen = self._before_greeting + chunk
             _, greeting, rest = seen.partition(frames.GREETING)
             if not greeting:
-                self._before_greeting = seen[-65536:]
+                _, wanted, rest = seen.partition(frames.WANTED)
+                self._before_greeting = rest if wanted else seen[-65536:]
+                if wanted:
+                    self._write(frames.code(starter.code().packed))
                 return
             self._before_greeting, chunk = None, rest
         try:
@@ -240,7 +196,7 @@ class Agent:
     def _ended(self) -> errors.ToolError:
         status, stderr = self._channel.ended()
         lines = stderr.decode("utf-8", "replace").splitlines()
-        if status == NO_INTERPRETER:
+        if status == starter.NO_INTERPRETER:
             found = [line.removeprefix("found: ") for line in lines if line.startswith("found: ")]
             self._lost = errors.PreflightFailed(
                 f"there is no Python at {self._venv}/bin/python",
@@ -268,3 +224,14 @@ class Agent:
             note["message"], host=self._host, evidence=note["evidence"], hint=note["hint"]
         )
         return error
+
+
+def _frame(number: int, request: Request, chain: int | None = None) -> bytes:
+    body: dict[str, Any] = {
+        "id": number,
+        "function": request.function,
+        "params": dict(request.params),
+    }
+    if chain is not None:
+        body["chain"] = chain
+    return frames.pack(body, request.data, compress=True)

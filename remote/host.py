@@ -20,6 +20,15 @@ class Piece:
 
 
 @dataclass(frozen=True)
+class Request:
+    """What is asked of a payload function; ``data`` travels beside the parameters, as it is."""
+
+    function: str
+    params: Mapping[str, Any]
+    data: bytes = b""
+
+
+@dataclass(frozen=True)
 class Link:
     """How a host is reached, in words: where to, how we proved who we are, and how it did.
 
@@ -51,6 +60,16 @@ class Host(Protocol):
 
     def link(self) -> Link:
         """How it is reached; connects where that has not been done yet."""
+        ...
+
+    def ahead(self, requests: Sequence[Request]) -> None:
+        """Send what is going to be asked next, in this order, in one flight.
+
+        Each `call`, `fetch` or `stream` that then asks the same takes the answer that is on its
+        way. The host begins one only while the client is there, nothing before it was refused or
+        answered that it ``holds`` the rest up, and nothing else has been asked meanwhile; what was
+        sent ahead and not begun by then is never done.
+        """
         ...
 
     def call(self, function: str, data: bytes = b"", **params: Any) -> Answer:

@@ -25,12 +25,13 @@ import fabric
 import paramiko
 
 from remote import errors
-from remote.agent import DEAD_AFTER_S, Agent, start_command
+from remote.agent import DEAD_AFTER_S, Agent
 from remote.config import Address, HostSettings, SSHSettings
 from remote.core import known_hosts
 from remote.core.shell import join
 from remote.core.ssh_options import SSHOptions, parse
-from remote.host import Answer, Link, Piece
+from remote.host import Answer, Link, Piece, Request
+from remote.starter import start_command
 
 #: Paramiko's own name for the two signature schemes of an RSA key.
 _RSA_SCHEMES = ("rsa-sha2-512", "rsa-sha2-256")
@@ -79,6 +80,9 @@ class SSHHost:
             self._keys.told(),
             self._keys.accepts_new,
         )
+
+    def ahead(self, requests: Sequence[Request]) -> None:
+        self._asked().ahead(requests)
 
     def call(self, function: str, data: bytes = b"", **params: Any) -> Answer:
         return self._asked().call(function, data, params)[0]
@@ -133,7 +137,7 @@ class SSHHost:
                     host=self.name,
                     hint="nothing was begun on the host; run the task again",
                 ) from error
-            self._agent = Agent(_Channel(channel), self.name, venv)
+            self._agent = Agent(_Channel(channel), self.name, venv, self._settings.state)
         return self._agent
 
     def _connection(self) -> fabric.Connection:

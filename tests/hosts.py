@@ -17,10 +17,11 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from remote.agent import Agent, start_command
+from remote.agent import Agent
 from remote.config import Address, BenchSettings, HostSettings
-from remote.host import Answer, Link, Piece
+from remote.host import Answer, Link, Piece, Request
 from remote.payload import procs, runs
+from remote.starter import start_command
 
 #: What the stand-ins for SGLang's server and bench client run; see `Venv.play` and `Venv.measure`.
 _SERVER = Path(__file__).with_name("fake_server.py")
@@ -75,8 +76,10 @@ class Pipes:
         )
         assert self.process.stdin is not None and self.process.stdout is not None
         self._in, self._out = self.process.stdin, self.process.stdout
+        self.sent: list[bytes] = []
 
     def send(self, data: bytes) -> None:
+        self.sent.append(data)
         view = memoryview(data)
         while view:
             if self._in.closed:
@@ -145,6 +148,9 @@ class LocalHost:
     def link(self) -> Link:
         return Link("pipes to this machine", "as this user", "no key between pipes")
 
+    def ahead(self, requests: Sequence[Request]) -> None:
+        self._asked().ahead(requests)
+
     def call(self, function: str, data: bytes = b"", **params: Any) -> Answer:
         return self._asked().call(function, data, params)[0]
 
@@ -176,7 +182,7 @@ class LocalHost:
             budget = self._budgets.pop(0) if self._budgets else None
             self.pipes = Pipes(start_command(self._python), self.home, budget)
             self.connections += 1
-            self._agent = Agent(self.pipes, self.name, self.settings.venv)
+            self._agent = Agent(self.pipes, self.name, self.settings.venv, self.settings.state)
         return self._agent
 
 

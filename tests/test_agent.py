@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hosts import LocalHost, Pipes
 
-from remote import agent, errors
+from remote import agent, errors, starter
 from remote.config import HostSettings
 from remote.payload import frames
 
@@ -73,8 +73,10 @@ def test_a_lost_connection_says_that_what_runs_goes_on(
 
 def test_talk_of_the_login_shell_is_passed_over(lab: HostSettings, tmp_path: Path) -> None:
     noise = "printf 'Welcome!\\n\\000\\002sglang'; echo 'stderr talk' >&2; "
-    pipes = Pipes(noise + agent.start_command(sys.executable), tmp_path)
-    answer, _ = agent.Agent(pipes, "lab", "/venv").call("runs.ids", b"", {"state": lab.state})
+    pipes = Pipes(noise + starter.start_command(sys.executable), tmp_path)
+    answer, _ = agent.Agent(pipes, "lab", "/venv", lab.state).call(
+        "runs.ids", b"", {"state": lab.state}
+    )
     assert answer == {"ids": []}
     pipes.close()
 
@@ -124,7 +126,7 @@ class Silent:
 
 def test_silence_without_a_sign_of_life_is_a_lost_connection() -> None:
     with pytest.raises(errors.ConnectionLost, match="no sign of life"):
-        agent.Agent(Silent(), "lab", "/venv").call("facts.read", b"", {})
+        agent.Agent(Silent(), "lab", "/venv", "/state").call("facts.read", b"", {})
 
 
 class Garbled(Silent):
@@ -134,15 +136,15 @@ class Garbled(Silent):
 
 def test_garbage_after_the_greeting_is_a_lost_connection() -> None:
     with pytest.raises(errors.ConnectionLost, match="something else"):
-        agent.Agent(Garbled(), "lab", "/venv").call("facts.read", b"", {})
+        agent.Agent(Garbled(), "lab", "/venv", "/state").call("facts.read", b"", {})
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash", "dash"])
 def test_the_start_command_quotes_the_interpreter(shell: str, tmp_path: Path) -> None:
     python = tmp_path / "a b; touch pwned $(touch pwned) '\"" / "python"
-    line = agent.start_command(str(python))
+    line = starter.start_command(str(python))
     assert "\n" not in line and "!" not in line
     done = subprocess.run([shell, "-c", line], capture_output=True, cwd=tmp_path, check=False)
-    assert done.returncode == agent.NO_INTERPRETER
+    assert done.returncode == starter.NO_INTERPRETER
     assert str(python) in done.stderr.decode()
     assert not (tmp_path / "pwned").exists()

@@ -34,9 +34,16 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
                 "remote.ledger",
                 "remote.patch_sets",
                 "remote.secret_sources",
+                "remote.starter",
                 "remote.store",
             ),
-            ("remote.agent", "remote.charts", "remote.redial", "remote.rendering"),
+            (
+                "remote.agent",
+                "remote.charts",
+                "remote.decoding",
+                "remote.redial",
+                "remote.rendering",
+            ),
             # The capabilities, and the host that they are given.
             (
                 "remote.ssh",

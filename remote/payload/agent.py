@@ -25,6 +25,7 @@ from . import (
     gpus,
     integrity,
     logfile,
+    own_code,
     patches,
     probing,
     procs,
@@ -66,11 +67,12 @@ _ONLY_LOOKS = frozenset(
 class Link:
     """The session's standard input and output."""
 
-    def __init__(self, read_fd: int = 0, write_fd: int = 1) -> None:
+    def __init__(self, read_fd: int = 0, write_fd: int = 1, early: bytes = b"") -> None:
         self._read_fd = read_fd
         self._write_fd = write_fd
         self._splitter = frames.Splitter()
         self._requests: list[tuple[dict[str, Any], bytes]] = []
+        self._learn(early)
         self._writing = threading.Lock()
         self.ended = False
 
@@ -95,7 +97,16 @@ class Link:
         chunk = os.read(self._read_fd, 65536)
         if not chunk:
             self.ended = True
+        self._learn(chunk)
+
+    def _learn(self, chunk: bytes) -> None:
         self._requests += [each for each in self._splitter.feed(chunk) if "function" in each[0]]
+
+    def wants_otherwise(self, chain: int) -> bool:
+        """Whether the client is gone, or has asked for something beside that chain."""
+        if not self.ended and select.select([self._read_fd], [], [], 0)[0]:
+            self._take()
+        return self.ended or any(body.get("chain") != chain for body, _ in self._requests)
 
     def hung_up(self) -> bool:
         """Whether the client's end is closed; takes nothing from the input."""
@@ -103,26 +114,35 @@ class Link:
         poller.register(self._read_fd, select.POLLRDHUP)
         return bool(poller.poll(0))
 
-    def send(self, body: dict[str, Any], data: bytes = b"") -> None:
+    def send(self, body: dict[str, Any], data: bytes = b"", *, compress: bool = False) -> None:
         """One message, whole, whichever thread sends it."""
+        packed = frames.pack(body, data, compress=compress)
         with self._writing:
-            view = memoryview(frames.pack(body, data))
+            view = memoryview(packed)
             while view:
                 view = view[os.write(self._write_fd, view) :]
 
 
-def serve(link: Link) -> None:
-    """Answer requests one after another; ends with the client."""
-    functions = _functions(link)
+def serve(link: Link, functions: dict[str, Callable[..., Any]]) -> None:
+    """Answer requests one after another; ends with the client.
+
+    Those of one chain were sent ahead: each is begun only after the one before it went well.
+    """
+    broken: int | None = None
     os.write(1, frames.GREETING)
     link.send({"hello": {"pid": os.getpid(), "boot_id": procs.boot_id()}})
     while (request := link.next_request()) is not None:
         body, data = request
+        chain = body.get("chain")
+        if chain is not None and (chain == broken or link.wants_otherwise(chain)):
+            broken = chain
+            continue
         working = threading.Event()
         beat = threading.Thread(target=_beat, args=(link, body, working), daemon=True)
         beat.start()
         try:
-            _answer(link, functions, body, data)
+            if not _answer(link, functions, body, data):
+                broken = chain
         finally:
             working.set()
             beat.join()
@@ -145,7 +165,8 @@ def _beat(link: Link, request: dict[str, Any], done: threading.Event) -> None:
 
 def _answer(
     link: Link, functions: dict[str, Callable[..., Any]], body: dict[str, Any], data: bytes
-) -> None:
+) -> bool:
+    """Answer one request; False where it was refused, or holds up what was sent behind it."""
     number = body["id"]
     try:
         function = functions[body["function"]]
@@ -159,7 +180,10 @@ def _answer(
                 link.send({"id": number, "kind": "piece", "body": piece}, blob)
             answer = {}
         piece, blob = answer if isinstance(answer, tuple) else (answer, b"")
-        link.send({"id": number, "kind": "done", "body": piece}, blob)
+        holds = bool(piece.pop("holds", False))
+        told = {"holds": True} if holds else {}
+        link.send({"id": number, "kind": "done", **told, "body": piece}, blob, compress=True)
+        return not holds
     except Refused as refused:
         error = {
             "kind": refused.kind,
@@ -176,6 +200,7 @@ def _answer(
         lines = traceback.format_exc().splitlines()
         note = {"kind": "ToolError", "message": repr(error), "evidence": lines, "hint": None}
         link.send({"id": number, "kind": "error", "error": note})
+    return False
 
 
 def _system_error(error: OSError) -> dict[str, Any]:
@@ -189,11 +214,17 @@ def _system_error(error: OSError) -> dict[str, Any]:
     }
 
 
-def _functions(link: Link) -> dict[str, Callable[..., Any]]:
+def _functions(link: Link, code: own_code.OwnCode) -> dict[str, Callable[..., Any]]:
     """What a client may ask for, by name."""
     lock = host_lock.HostLock()
+
+    def take_lock(**params: Any) -> dict[str, Any]:
+        taken = lock.take(**params)
+        code.keep()  # there is a state folder now
+        return taken
+
     return {
-        "lock.take": lock.take,
+        "lock.take": take_lock,
         "lock.release": lock.release,
         "lock.look": host_lock.look,
         "lock.break": host_lock.break_it,
@@ -243,9 +274,17 @@ def _functions(link: Link) -> dict[str, Callable[..., Any]]:
     }
 
 
-def main() -> None:
-    """Serve the client on standard input and output."""
+def main(state: str, name: str, parts: dict[str, Any] | None, early: bytes) -> None:
+    """Serve the client on standard input and output.
+
+    Args:
+        state, name, parts: see `own_code.OwnCode`.
+        early: requests that came before this code did.
+    """
+    link = Link(early=early)
+    code = own_code.OwnCode(state, name, parts)
+    code.keep()
     with contextlib.suppress(BrokenPipeError):
-        serve(Link())
+        serve(link, _functions(link, code))
     # Not through interpreter shutdown: a readiness check may still wait in its thread.
     os._exit(0)
