@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from remote import decoding
 from remote.clock import Clock
 from remote.config import HostSettings
 from remote.errors import SSHError
@@ -34,34 +34,43 @@ def pull_log(
     fresh = 0
     while True:
         try:
-            fresh += _once(host, settings, run, local, redial, tell)
+            for count in _pieces(host, settings, run, local, redial, tell):
+                fresh += count
             return fresh
         except SSHError as error:
             redial.lost(error)
 
 
-def _once(
+def _pieces(
     host: Host,
     settings: HostSettings,
     run: str,
     local: LocalRun,
     redial: Redial,
     tell: Callable[[int, int], object],
-) -> int:
+) -> Iterator[int]:
+    """Write what is new, piece by piece; the length of each.
+
+    Where the copy reaches is counted in what was decoded and written: what a cut leaves in the
+    decoder comes again.
+    """
     inode, offset = local.log_position()
-    fresh = 0
     with host.stream(
-        "log.pull", state=settings.state, run=run, inode=inode, offset=offset
+        "log.pull",
+        state=settings.state,
+        run=run,
+        inode=inode,
+        offset=offset,
+        reads=decoding.readable(),
     ) as pieces:
         head = next(pieces).body
         redial.back()
-        inode = int(head["inode"])
-        with local.log(go_on=head["offset"] > 0) as log:
-            log.reached(inode, int(head["offset"]))
-            for piece in pieces:
-                data = zlib.decompress(piece.data)
+        inode, offset, size = int(head["inode"]), int(head["offset"]), int(head["size"])
+        with local.log(go_on=offset > 0) as log:
+            log.reached(inode, offset)
+            for data in decoding.decoded(head["coding"], (piece.data for piece in pieces)):
                 log.write(data)
-                log.reached(inode, int(piece.body["next"]))
-                fresh += len(data)
-                tell(int(piece.body["next"]), int(head["size"]))
-    return fresh
+                offset += len(data)
+                log.reached(inode, offset)
+                tell(offset, size)
+                yield len(data)

@@ -48,13 +48,23 @@ _PROMPT = re.compile(
     rb"(?P<name>[\"'](?:prompt|text|content|input_text|messages)[\"']\s*:\s*)"
     rb"(?P<value>\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|\[[^\]]*\])"
 )
-#: What a line must hold, in lower case, for any of the above to have work.
-_SUSPICIOUS = (
+#: What a line must hold, in lower case, for each of the above to have work.
+_NAMED_WORDS = (
     *(b"secret", b"passw", b"passphrase", b"api_key", b"api-key", b"apikey", b"authoriz"),
-    *(b"credential", b"_token", b"-token", b"hf_", b"sk-", b"nvapi-", b"ghp_", b"gho_", b"ghu_"),
-    *(b"ghs_", b"ghr_", b"akia", b"xox", b"bearer", b"@", b"receive", b"finish", b"prompt"),
-    *(b"text", b"content", b"messages"),
+    *(b"credential", b"_token", b"-token"),
 )
+_SHAPES_WORDS = (
+    *(b"hf_", b"sk-", b"nvapi-", b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"akia", b"xox"),
+    *(b"bearer", b"@"),
+)
+_REQUEST_WORDS = (b"receive", b"finish")
+_PROMPT_WORDS = (b"prompt", b"text", b"content", b"messages")
+_SUSPICIOUS = (*_NAMED_WORDS, *_SHAPES_WORDS, *_REQUEST_WORDS, *_PROMPT_WORDS)
+#: What differs between the lines that a log repeats, and stands in none of these words.
+_FIGURES = b"0123456789."
+#: How many shapes and lines are remembered, and how long they may be.
+_REMEMBERED = 4096
+_REMEMBERED_BYTES = 1000
 #: Lines of which a serving log is full; they hold figures and nothing else.
 _STEPS = (b"] Prefill batch", b"] Decode batch")
 _STEP_WITHIN = 80
@@ -71,7 +81,10 @@ class Scrubber:
     def __init__(self, names: Iterable[str] = ()) -> None:
         self.names = frozenset(map(_plain, names))
         self._values: tuple[bytes, ...] = ()  # the longest first
-        self._words = (*_SUSPICIOUS, *_spellings(self.names))
+        named = (name.translate(None, _FIGURES) for name in _spellings(self.names))
+        self._words = (*_SUSPICIOUS, *named)
+        self._clean: set[bytes] = set()  # shapes of lines that hold none of them
+        self._scrubbed: dict[bytes, bytes] = {}  # lines that hold one, as they are shown
         listed = b"|".join(re.escape(name.encode()).replace(b"_", b"[-_]") for name in self.names)
         self._also = (
             re.compile(
@@ -120,28 +133,55 @@ class Scrubber:
         """Whole lines, scrubbed."""
         for value in self._values:
             data = data.replace(value, _MASK)
-        if not self._suspicious(data):
-            return data
-        return b"".join(map(self._line, data.splitlines(keepends=True)))
+        clean = self._clean
+        return b"".join(
+            [
+                # Most lines of a log differ from one before them in figures only.
+                line if line.translate(None, _FIGURES) in clean else self._line(line)
+                for line in data.splitlines(keepends=True)
+            ]
+        )
 
     def text(self, text: str) -> str:
         return self.data(text.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
 
-    def _suspicious(self, data: bytes) -> bool:
-        lowered = data.lower()
-        return any(word in lowered for word in self._words)
-
     def _line(self, line: bytes) -> bytes:
+        """A line whose shape is not known to be clean."""
         head = line[:_STEP_WITHIN]
-        if _STEPS[0] in head or _STEPS[1] in head or not self._suspicious(line):
+        if _STEPS[0] in head or _STEPS[1] in head:
             return line
+        known = self._scrubbed.get(line)
+        if known is not None:
+            return known
+        # A word that stands in the line stands in its shape, too.
+        shape = line.translate(None, _FIGURES).lower()
+        if not _any(self._words, shape):
+            if len(line) <= _REMEMBERED_BYTES:
+                if len(self._clean) >= _REMEMBERED:
+                    self._clean.clear()
+                self._clean.add(line.translate(None, _FIGURES))
+            return line
+        scrubbed = self._masked(line)
+        if len(line) <= _REMEMBERED_BYTES:
+            if len(self._scrubbed) >= _REMEMBERED:
+                self._scrubbed.clear()
+            self._scrubbed[line] = scrubbed
+        return scrubbed
+
+    def _masked(self, line: bytes) -> bytes:
         if self._also is not None:
             line = self._also.sub(_masked, line)
-        line = _REQUEST.sub(rb"\g<head>" + _MASK, line)
-        line = _NAMED.sub(_masked_if_secret, line)
-        line = _FLAG.sub(_masked, line)
-        line = _PROMPT.sub(rb"\g<name>" + _MASK, line)
-        return _SHAPES.sub(_MASK, line)
+        lowered = line.lower()
+        if _any(_REQUEST_WORDS, lowered):
+            line = _REQUEST.sub(rb"\g<head>" + _MASK, line)
+        if _any(_NAMED_WORDS, lowered):
+            line = _NAMED.sub(_masked_if_secret, line)
+            line = _FLAG.sub(_masked, line)
+        if _any(_PROMPT_WORDS, lowered):
+            line = _PROMPT.sub(rb"\g<name>" + _MASK, line)
+        if _any(_SHAPES_WORDS, lowered):
+            line = _SHAPES.sub(_MASK, line)
+        return line
 
 
 class ScrubbedStream:
@@ -164,6 +204,10 @@ class ScrubbedStream:
         """The last line, where the input did not end in a newline."""
         last, self._pending = self._pending, b""
         return self._scrubber.data(last)
+
+
+def _any(words: Iterable[bytes], text: bytes) -> bool:
+    return any(word in text for word in words)
 
 
 def _spellings(names: Iterable[str]) -> Iterator[bytes]:

@@ -6,11 +6,10 @@ import collections
 import os
 import re
 import time
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from . import runs
+from . import compressing, runs
 
 _BLOCK = 256 * 1024
 #: A search gives up on a line above this; its memory must stay constant.
@@ -86,28 +85,36 @@ def select(
 
 
 def pull(
-    state: str, run: str, inode: int, offset: int, pause: Callable[[float], bool]
+    state: str,
+    run: str,
+    inode: int,
+    offset: int,
+    reads: Sequence[str],
+    pause: Callable[[float], bool],
 ) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """What a log has got since an earlier pull, compressed (zlib).
+    """What a log has got since an earlier pull.
 
     Args:
         inode, offset: the file that was read, and how far; of another file, or one that was cut,
             everything comes.
+        reads: the codings that the client can read; see `compressing`.
 
-    Messages: ``{"inode", "offset", "size"}`` first: from where on it comes; then ``{"next"}`` with
-    bytes, the offset behind them.
+    Messages: ``{"inode", "offset", "size", "coding"}`` first: from where on it comes, and how; then
+    the pieces of one stream in that coding.
     """
     fd = _open(state, run)
     try:
         info = os.fstat(fd)
         position = offset if inode == info.st_ino and offset <= info.st_size else 0
-        yield {"inode": info.st_ino, "offset": position, "size": info.st_size}, b""
-        while position < info.st_size and not pause(0):
-            chunk = os.pread(fd, min(_BLOCK, info.st_size - position), position)
-            if not chunk:
-                break
-            position += len(chunk)
-            yield {"next": position}, zlib.compress(chunk, 1)
+        coding = compressing.choose(reads, info.st_size - position)
+        head = {"inode": info.st_ino, "offset": position, "size": info.st_size, "coding": coding}
+        yield head, b""
+        if position < info.st_size:
+            for piece in compressing.compressed(fd, position, info.st_size, coding):
+                if pause(0):
+                    return
+                if piece:
+                    yield {}, piece
     finally:
         os.close(fd)
 
