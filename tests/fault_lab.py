@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from unittest.mock import patch
 
+from counting_proxy import CountingProxy
 from fault_proxy import FaultProxy
 from hosts import LocalHost, end_runs, eventually, new_run
 from patch_lab import PatchLab
@@ -56,7 +57,9 @@ def impatient() -> Iterator[None]:
 class FaultLab:
     """A venv with patch sets and a profile ``plain``, reached straight or through a proxy."""
 
-    def __init__(self, folder: Path, sshd: OpenSSH, proxy: FaultProxy | None = None) -> None:
+    def __init__(
+        self, folder: Path, sshd: OpenSSH, proxy: FaultProxy | CountingProxy | None = None
+    ) -> None:
         self.folder, self.sshd, self.proxy = folder, sshd, proxy
         self.patches = PatchLab(folder)
         self.venv = self.patches.venv
