@@ -78,7 +78,7 @@ def author(
         facts = venv.survey(host, settings)
         edits = _first_edited(session, facts, distribution)
         full = _full_name(name, edits.distribution, patch_sets.names(session.folders))
-        seen = patching.view(host, settings, facts)
+        seen = patching.view(host, settings)
         if seen.interrupted:
             raise PatchRefused(
                 "a patch was interrupted on this host",
@@ -227,7 +227,7 @@ def _left_by_us(session: Session, facts: HostFacts, seen: PatchView, found: Foun
     assert found.entry is not None
     names = [name for name in seen.applied if name in found.entry.sets]
     sets = patch_work.definitions(session, names)
-    covered = patching.view(session.host, session.host_settings, facts, sets)
+    covered = patching.view(session.host, session.host_settings, sets)
     content = found.base
     for patch in sets:
         for edit in patching.resolved(patch, facts, covered).edits:

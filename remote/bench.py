@@ -5,20 +5,18 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from remote.clock import Clock
 from remote.config import HostSettings
-from remote.core import bench_plan, environment, gpu_samples
+from remote.core import bench_plan, gpu_samples
 from remote.core.bench_plan import BenchPlan, Job, Matrix
 from remote.core.bench_result import Point, Result, judge, read_result, step_window
-from remote.core.host_facts import HostFacts, RunState
-from remote.errors import PreflightFailed, SSHError
+from remote.core.host_facts import RunState
+from remote.errors import SSHError
 from remote.host import Host, Piece
 from remote.redial import Redial
 
-_FLAGS_SCRIPT = Path(__file__).parent / "payload" / "bench_flags.py"
 #: How a runner ended when the server did.
 SERVER_DIED = ("server_gone", "server_hung")
 
@@ -112,37 +110,6 @@ class Seen:
     plan: BenchPlan | None
     who: Mapping[str, Any]
     end: End | None
-
-
-def flags(
-    host: Host, settings: HostSettings, facts: HostFacts, tell: Tell
-) -> Mapping[str, Mapping[str, Any]]:
-    """The flags that the installed bench client takes, from its own parser; kept on the host.
-
-    Raises:
-        PreflightFailed: it doesn't answer.
-    """
-    tell("asking the installed bench client which flags it takes")
-    fixed = environment.fixed(settings.venv, settings.cuda_home)
-    server = {name: value for name, value in settings.overrides.env.items() if value is not None}
-    answer = host.call(
-        "facts.parser",
-        data=_FLAGS_SCRIPT.read_bytes(),
-        venv=settings.venv,
-        state=settings.state,
-        identity=facts.identity,
-        env={**fixed, **server},
-    )
-    if "parser" not in answer:
-        raise PreflightFailed(
-            f"SGLang's bench client does not answer: {answer['error']}",
-            host=settings.name,
-            evidence=answer["evidence"],
-            hint=f"try by hand: inv run --host {settings.name}"
-            " 'python -m sglang.bench_serving --help'",
-        )
-    found: Mapping[str, Mapping[str, Any]] = answer["parser"]["flags"]
-    return found
 
 
 def plan(

@@ -212,7 +212,7 @@ def _new(
     with display.working("reading the host"):
         facts = venv.survey(host, settings)
         venv.require_sglang(facts, settings)
-        client = bench.flags(host, settings, facts, display.tell)
+        client = venv.bench_flags(host, settings, display.tell)
     now_s = session.clock.wall_s()
     plan = bench.plan(
         settings,

@@ -27,7 +27,8 @@ from remote.core.scrubbing import Scrubber
 from remote.core.secret_values import Secrets
 from remote.core.shell import masked, masked_env, masked_setting
 from remote.errors import ConfigError, PatchRefused, PreflightFailed, SSHError, ToolError
-from remote.host import Host
+from remote.host import Host, Request
+from remote.patch_sets import PatchSet
 from remote.patching import PatchPlan, PatchView
 from remote.profile import Profile
 from remote.proving import PatchProof
@@ -119,6 +120,12 @@ def whoami() -> dict[str, str]:
     return {"user": getpass.getuser(), "client": socket.gethostname()}
 
 
+def lock_request(settings: HostSettings, task: str, message: str = "") -> Request:
+    """What `take_lock` asks."""
+    who = {"task": task, "message": message, **whoami()}
+    return Request("lock.take", {"state": settings.state, "who": who})
+
+
 def take_lock(host: Host, settings: HostSettings, task: str, message: str = "") -> str | None:
     """Take the host's lock under this task's name.
 
@@ -128,9 +135,12 @@ def take_lock(host: Host, settings: HostSettings, task: str, message: str = "") 
     Raises:
         Locked: another task holds it.
     """
-    who = {"task": task, "message": message, **whoami()}
-    answer = host.call("lock.take", state=settings.state, who=who)
+    answer = lock_request(settings, task, message).of(host)
     return None if answer["abandoned"] is None else str(answer["abandoned"])
+
+
+#: What gives the host's lock back.
+RELEASE = Request("lock.release", {})
 
 
 @contextmanager
@@ -146,36 +156,81 @@ def releasing_lock(host: Host) -> Iterator[None]:
     except SSHError:
         raise
     except BaseException:
-        host.call("lock.release")
+        RELEASE.of(host)
         raise
-    host.call("lock.release")
+    RELEASE.of(host)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a user wants, before the host is asked: read from files here.
+
+    ``by_profile`` are the profile's patch sets, ``named`` the user's own.
+    """
+
+    profile: Profile
+    sets: tuple[str, ...]
+    choice: PatchChoice
+    by_profile: tuple[PatchSet, ...]
+    named: tuple[PatchSet, ...]
+
+    @property
+    def patches(self) -> tuple[PatchSet, ...]:
+        return (*self.by_profile, *self.named)
+
+
+def wish(
+    settings: HostSettings,
+    folders: Sequence[Path],
+    name: str,
+    sets: Sequence[str],
+    choice: PatchChoice,
+) -> Wish:
+    """Read a profile and the patch sets that it, or the user, wants.
+
+    Raises:
+        ConfigError: the profile, a patch set or a setting is wrong.
+    """
+    chosen = profile.load(name, folders, settings, sets)
+    by_profile = () if choice.bare or choice.named else chosen.patches
+    return Wish(
+        chosen,
+        tuple(sets),
+        choice,
+        tuple(patch_sets.load(patch, folders) for patch in by_profile),
+        tuple(patch_sets.load(patch, folders) for patch in (*choice.named, *choice.added)),
+    )
+
+
+def reading(settings: HostSettings, wanted: Wish) -> list[Request]:
+    """What `plan` is going to ask, in its order."""
+    return [
+        venv.survey_request(settings),
+        venv.parser_request(settings),
+        patching.look_request(settings, wanted.patches),
+    ]
 
 
 def plan(
     host: Host,
     settings: HostSettings,
     folders: Sequence[Path],
-    name: str,
-    sets: Sequence[str],
-    choice: PatchChoice,
+    wanted: Wish,
     clock: Clock,
     tell: Tell,
 ) -> Plan:
     """Read the host and decide; changes nothing there but the tool's own cache.
 
     Raises:
-        ConfigError: the profile, a template or a setting is wrong.
+        ConfigError: a template or a setting is wrong.
         PreflightFailed: the host lacks something the start needs.
         PatchRefused: a patch doesn't fit what is installed.
     """
-    chosen = profile.load(name, folders, settings, sets)
-    profile_sets = () if choice.bare or choice.named else chosen.patches
-    wanted_sets = [patch_sets.load(patch, folders) for patch in profile_sets]
-    named_sets = [patch_sets.load(patch, folders) for patch in (*choice.named, *choice.added)]
+    chosen, choice, name = wanted.profile, wanted.choice, wanted.profile.name
     tell("reading the host")
     facts = venv.survey(host, settings)
     venv.require_sglang(facts, settings)
-    parser = venv.installed_parser(host, settings, facts, tell)
+    parser = venv.installed_parser(host, settings, tell)
     flag_plan = flags.plan(
         chosen.want,
         chosen.flags,
@@ -184,8 +239,8 @@ def plan(
         ServerAddress(facts.model_path, settings.bind, settings.port),
         host=settings.name,
     )
-    seen = patching.view(host, settings, facts, [*wanted_sets, *named_sets])
-    patch_plan = patching.plan(wanted_sets, named_sets, facts, seen)
+    seen = patching.view(host, settings, wanted.patches)
+    patch_plan = patching.plan(wanted.by_profile, wanted.named, facts, seen)
     run = new_run_id(name, clock.wall_s())
     fixed = environment.fixed(settings.venv, settings.cuda_home)
     folder = _run_folder(settings, facts, run)
@@ -218,7 +273,7 @@ def plan(
     return Plan(
         run=run,
         profile=chosen,
-        sets=tuple(sets),
+        sets=wanted.sets,
         choice=choice,
         settings=settings,
         facts=facts,
@@ -346,6 +401,9 @@ def carry_out(
 ) -> tuple[PatchProof, ...]:
     """Push, patch and prove, stop what makes way, start; the host's lock must be held.
 
+    It asks for all of it in one flight, and behind it for what a deploy does next: to give the lock
+    back and to follow the start.
+
     Raises:
         ToolError: a step failed. Patches are all or none; a server that was stopped stays so.
     """
@@ -355,13 +413,21 @@ def carry_out(
     local.write("launch.sh", local.scrubber.data(made.script.encode()))
     local.write_json("plan.json", {"run": made.run, "host": settings.name, **made.record()})
     local.write_json("facts.json", made.facts.raw)
+    start = server.start_request(
+        settings, made.run, made.script.encode(), made.record(), made.secrets.files()
+    )
+    stops = [server.stop_request(settings, previous) for previous in made.stops]
+    follow = server.follow_request(settings, made.run)
+    restarting = [*stops, start, RELEASE, follow]
+    host.ahead([*patch_requests(settings, made.facts, made.patches), *restarting])
     proofs = apply_patches(host, settings, made.facts, made.patches, made.seen, tell)
+    if any(proof.symbols for proof in proofs):  # made now: what was sent behind it has waited
+        host.ahead(restarting)
     for previous in made.stops:
         tell(f"stopping run {previous.run}")
         server.stop(host, settings, previous, clock, tell)
     tell(f"starting run {made.run}")
-    files = made.secrets.files()
-    server.start(host, settings, made.run, made.script.encode(), made.record(), files)
+    start.of(host)
     return proofs
 
 
@@ -399,6 +465,16 @@ def clear_away(
     return server.stop(host, settings, left, clock, tell)
 
 
+def patch_requests(settings: HostSettings, facts: HostFacts, made: PatchPlan) -> list[Request]:
+    """What `apply_patches` is going to ask, in its order."""
+    requests = []
+    if made.steps:
+        requests.append(patching.commit_request(settings, made.steps, made.names))
+    if proving.asks(made):
+        requests.append(proving.known_request(settings, facts, made))
+    return requests
+
+
 def apply_patches(
     host: Host,
     settings: HostSettings,
@@ -419,9 +495,8 @@ def apply_patches(
     if made.steps:
         tell(f"patching {files(len(made.steps))}")
         patching.commit(host, settings, made)
-    written = {name for step in made.steps for name in step.sets}
     try:
-        proofs = proving.prove_all(host, settings, facts, made.sets, written, tell)
+        proofs = proving.prove_all(host, settings, facts, made, tell)
         failed = [f"{proof.patch}: {each}" for proof in proofs for each in proof.against]
         if failed:
             raise PatchRefused(

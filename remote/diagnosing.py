@@ -180,7 +180,7 @@ def _tracebacks(reading: Reading) -> str:
 
 def _patches(session: Session) -> str:
     facts = venv.survey(session.host, session.host_settings, ask_gpus=False)
-    seen = patching.view(session.host, session.host_settings, facts)
+    seen = patching.view(session.host, session.host_settings)
     told = {
         "applied": list(seen.applied),
         "interrupted": seen.interrupted,

@@ -56,17 +56,11 @@ def deploy_profile(session: Session, name: str, options: DeployOptions) -> dict[
     """
     host, settings, display = session.host, session.host_settings, session.display
 
+    wanted = deploy.wish(settings, session.folders, name, options.sets, options.patches)
+    reading = deploy.reading(settings, wanted)
+
     def planned() -> deploy.Plan:
-        made = deploy.plan(
-            host,
-            settings,
-            session.folders,
-            name,
-            options.sets,
-            options.patches,
-            session.clock,
-            display.tell,
-        )
+        made = deploy.plan(host, settings, session.folders, wanted, session.clock, display.tell)
         session.scrubber.learn_script(made.script)
         session.scrubber.learn(made.secrets.values)
         made = replace(made, note=session.scrubber.text(options.note))
@@ -76,6 +70,7 @@ def deploy_profile(session: Session, name: str, options: DeployOptions) -> dict[
 
     if options.dry or options.diff:
         with display.working(f"planning {name} for {settings.name}"):
+            host.ahead(reading)
             made = planned()
         show_plan(display, made)
         session.record.tell_earlier(made)
@@ -86,7 +81,12 @@ def deploy_profile(session: Session, name: str, options: DeployOptions) -> dict[
         return {"plan": plan_dict(made), "changed": False, "script": script}
     with (
         session.record.doing("deploy", profile=name, note=options.note) as told,
-        locking.held(session, f"deploy {name}", options.note),
+        locking.held(
+            session,
+            f"deploy {name}",
+            options.note,
+            then=[patching.recover_request(settings), *reading],
+        ),
     ):
         with display.working(f"planning {name} for {settings.name}"):
             for path in patching.recover(host, settings).undone:
@@ -99,7 +99,7 @@ def deploy_profile(session: Session, name: str, options: DeployOptions) -> dict[
         proofs: tuple[PatchProof, ...] = ()
         if running is None:
             locking.respect_starts(session, made.stops)
-            locking.respect_benches(session, made.stops)
+            locking.respect_benches(session, made.stops, made.facts.measured)
             session.record.tell_earlier(made)
             local = session.local(run)
             with (
@@ -110,6 +110,8 @@ def deploy_profile(session: Session, name: str, options: DeployOptions) -> dict[
                 show_proofs(display, proofs)
         else:
             session.record.seen(running)
+            if running.state == "ready":
+                host.ahead([deploy.RELEASE, server.answers_request(settings, run)])
     if running is not None and running.state == "ready":
         why_not = server.answers(host, settings, run)
         if why_not is not None:

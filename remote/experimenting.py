@@ -200,18 +200,14 @@ def _check_plans(session: Session, made: Experiment) -> None:
     Raises:
         ConfigError, PreflightFailed: a step can't be started as it is; nothing was touched.
     """
+    settings, folders = session.host_settings, session.folders
     with session.display.working("planning every start"):
         for profile, sets in dict.fromkeys((step.profile, step.sets) for step in made.steps):
             try:
+                wanted = deploy.wish(settings, folders, profile, sets, deploy.PatchChoice())
+                session.host.ahead(deploy.reading(settings, wanted))
                 deploy.plan(
-                    session.host,
-                    session.host_settings,
-                    session.folders,
-                    profile,
-                    sets,
-                    deploy.PatchChoice(),
-                    session.clock,
-                    session.display.tell,
+                    session.host, settings, folders, wanted, session.clock, session.display.tell
                 )
             except (ConfigError, PreflightFailed) as error:
                 error.message = f"{' '.join((profile, *sets))}: {error.message}"

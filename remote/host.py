@@ -27,6 +27,10 @@ class Request:
     params: Mapping[str, Any]
     data: bytes = b""
 
+    def of(self, host: Host) -> Answer:
+        """The host's answer."""
+        return host.call(self.function, self.data, **self.params)
+
 
 @dataclass(frozen=True)
 class Link:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from remote import bench, deploy
+from remote import deploy
 from remote.core.host_facts import RunState
 from remote.display import moment
 from remote.errors import ConfigError, Locked
+from remote.host import Request
 from remote.session import Session
 
 
 @contextmanager
-def held(session: Session, task: str, message: str = "") -> Iterator[None]:
+def held(
+    session: Session, task: str, message: str = "", then: Sequence[Request] = ()
+) -> Iterator[None]:
     """Hold the host for the block, under this task's name; ``message`` is shown to who waits.
+
+    ``then`` is what the block begins with; it shares the lock's flight.
 
     With ``--break-lock`` a lock that another task holds is taken from it, once that is confirmed.
 
@@ -24,6 +29,7 @@ def held(session: Session, task: str, message: str = "") -> Iterator[None]:
     host, settings = session.host, session.host_settings
     message = session.scrubber.text(message)
     try:
+        host.ahead([deploy.lock_request(settings, task, message), *then])
         abandoned = deploy.take_lock(host, settings, task, message)
     except Locked:
         if not session.break_lock:
@@ -95,24 +101,30 @@ def respect_starts(session: Session, runs: Iterable[RunState]) -> None:
         session.record.event("break_lock", run.run, holder=told)
 
 
-def respect_benches(session: Session, runs: Iterable[RunState]) -> None:
+def respect_benches(
+    session: Session, runs: Iterable[RunState], measured: Mapping[str, str]
+) -> None:
     """Leave alone a server that is being measured, by whomever: its points would be lost.
+
+    Args:
+        measured: who measures which run, as the host was read under the lock.
 
     Raises:
         Locked: one of the runs is being measured, and ``--break-lock`` does not say to go ahead.
     """
     for run in runs:
-        if run.server_pid is None:
+        who = measured.get(run.run)
+        if run.server_pid is None or who is None:
             continue
-        try:
-            bench.require_idle(session.host, session.host_settings, run.run)
-        except Locked as measured:
-            if not session.break_lock:
-                measured.hint = (
-                    f"inv wait --run {run.run} waits for it and collects it; --break-lock, or inv"
-                    " stop, ends it"
-                )
-                raise
-            session.display.warn(measured.message)
-            confirm(session, "end that bench?", "nothing was touched")
-            session.record.event("break_lock", run.run, holder=measured.message)
+        message = f"run {run.run} is being measured"
+        if not session.break_lock:
+            raise Locked(
+                message,
+                host=session.host_settings.name,
+                evidence=[who],
+                hint=f"inv wait --run {run.run} waits for it and collects it; --break-lock, or inv"
+                " stop, ends it",
+            )
+        session.display.warn(f"{message}: {who}")
+        confirm(session, "end that bench?", "nothing was touched")
+        session.record.event("break_lock", run.run, holder=who)

@@ -92,7 +92,7 @@ def status(session: Session) -> dict[str, Any]:
     """The host, its newest run, and what is patched."""
     host, settings = session.host, session.host_settings
     facts = venv.survey(host, settings)
-    seen = patching.view(host, settings, facts)
+    seen = patching.view(host, settings)
     session.record.seen(*facts.runs, all_of_them=True)
     current = facts.current
     if current is not None:

@@ -83,7 +83,7 @@ def apply(session: Session, name: str) -> dict[str, Any]:
         locking.respect_starts(session, facts.runs)
         others = definitions(session, [each for each in seen.applied if each != patch.name])
         sets = [*others, patch]
-        seen = patching.view(host, settings, facts, sets)
+        seen = patching.view(host, settings, sets)
         made = patching.plan([], sets, facts, seen)
         warn_of_outcome(session, patch)
         proofs = deploy.apply_patches(
@@ -114,11 +114,11 @@ def rollback(session: Session, name: str | None) -> dict[str, Any]:
         facts, seen = _look(session, [])
         locking.respect_starts(session, facts.runs)
         remaining = _remaining(session, seen, name)
-        seen = patching.view(host, settings, facts, remaining)
+        seen = patching.view(host, settings, remaining)
         made = patching.plan([], remaining, facts, seen, over_edits=True)
         for file in seen.drifted:
             _say_what_becomes_of(session, file)
-        proofs = patching.take_back(host, settings, facts, made)
+        proofs = patching.take_back(host, settings, made)
         told |= {"files": [proof.path for proof in proofs], "remaining": list(made.names)}
         whole = patching.integrity(host, facts) if made.steps else ()
     for proof in proofs:
@@ -267,7 +267,7 @@ def recover(session: Session, *, over_edits: bool = False) -> list[str]:
 
 def _look(session: Session, sets: Sequence[PatchSet]) -> tuple[HostFacts, PatchView]:
     facts = venv.survey(session.host, session.host_settings)
-    return facts, patching.view(session.host, session.host_settings, facts, sets)
+    return facts, patching.view(session.host, session.host_settings, sets)
 
 
 def _warn_of_drift(session: Session, seen: PatchView) -> None:

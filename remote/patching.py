@@ -7,7 +7,7 @@ and `payload/patches.py` writes it; this module carries between them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from remote.config import HostSettings
@@ -15,7 +15,7 @@ from remote.core import patch_plan
 from remote.core.host_facts import HostFacts
 from remote.core.patch_plan import Entry, FileEdit, FileState, Found, Step, WantedSet
 from remote.errors import PatchRefused
-from remote.host import Host
+from remote.host import Host, Request
 from remote.patch_sets import PatchSet
 
 
@@ -66,12 +66,14 @@ class SetState:
 class PatchPlan:
     """What is going to be done to installed files.
 
-    ``left_out`` are sets that don't belong on this host, each with the reason.
+    ``left_out`` are sets that don't belong on this host, each with the reason; ``after`` are the
+    hashes of all patched files once it is done, by path.
     """
 
     sets: tuple[PatchSet, ...]
     left_out: tuple[tuple[str, str], ...]
     steps: tuple[Step, ...]
+    after: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -102,24 +104,33 @@ class Proof:
         }
 
 
+def look_request(
+    settings: HostSettings, sets: Sequence[PatchSet] = (), paths: Sequence[str] = ()
+) -> Request:
+    """What `view` asks."""
+    return Request(
+        "patches.look",
+        {
+            "state": settings.state,
+            "paths": list(paths),
+            "venv": settings.venv,
+            "edited": [diff.path for patch in sets for diff in patch.diffs],
+            "brought": [name for patch in sets for name in patch.files],
+        },
+    )
+
+
 def view(
     host: Host,
     settings: HostSettings,
-    facts: HostFacts,
     sets: Sequence[PatchSet] = (),
     paths: Sequence[str] = (),
 ) -> PatchView:
     """The journal's files, the sets' own and ``paths`` as they are now, and what a plan starts
     from.
     """
-    of_sets = [path for patch in sets for places in _places(patch, facts) for path in places]
-    piece = host.fetch(
-        "patches.look",
-        state=settings.state,
-        paths=[*of_sets, *paths],
-        site=facts.site_packages,
-        contents=True,
-    )
+    request = look_request(settings, sets, paths)
+    piece = host.fetch(request.function, **request.params)
     journal, pending = piece.body["journal"], piece.body["pending"]
     touched = {step["path"] for step in pending["steps"]} if pending else set()
     found = {}
@@ -144,20 +155,11 @@ def view(
 
 
 def _places(patch: PatchSet, facts: HostFacts) -> list[list[str]]:
-    """For each of the set's files, where it may lie: site-packages, then editable sources.
-
-    A diff made in a checkout may begin at its root or at the folder that is installed from it.
-    """
-    site = facts.site_packages
-    if site is None:
+    """For each of the set's files, where it may lie; `payload/patches.py` looks there."""
+    if facts.site_packages is None:
         return []
-    roots = [site]
-    for found in facts.distributions.values():
-        source = found.get("editable")
-        if source:
-            roots += [str(source), str(source).rpartition("/")[0]]
-    edited = [[f"{root}/{diff.path}" for root in roots] for diff in patch.diffs]
-    return edited + [[f"{site}/{name}"] for name in patch.files]
+    edited = [[f"{root}/{diff.path}" for root in facts.roots] for diff in patch.diffs]
+    return edited + [[f"{facts.site_packages}/{name}"] for name in patch.files]
 
 
 def resolved(patch: PatchSet, facts: HostFacts, seen: PatchView) -> WantedSet:
@@ -234,7 +236,12 @@ def plan(
     _refuse_without_base(chosen)
     wanted = [resolved(patch, facts, seen) for patch in chosen]
     steps = patch_plan.plan(wanted, seen.found, over_edits=over_edits)
-    return PatchPlan(tuple(chosen), tuple(left_out), steps)
+    now = {path: file.sha256 for path, file in seen.found.items() if file.entry is not None}
+    after = {**now, **{step.path: step.after for step in steps}}
+    for step in steps:
+        if step.after == step.original:
+            del after[step.path]
+    return PatchPlan(tuple(chosen), tuple(left_out), steps, after)
 
 
 def _refuse_without_base(chosen: Sequence[PatchSet]) -> None:
@@ -262,6 +269,11 @@ class Recovered:
     kept: Mapping[str, str]
 
 
+def recover_request(settings: HostSettings, *, over_edits: bool = False) -> Request:
+    """What `recover` asks."""
+    return Request("patches.recover", {"state": settings.state, "over_edits": over_edits})
+
+
 def recover(host: Host, settings: HostSettings, *, over_edits: bool = False) -> Recovered:
     """Undo a patch that was interrupted.
 
@@ -271,7 +283,7 @@ def recover(host: Host, settings: HostSettings, *, over_edits: bool = False) -> 
     Raises:
         PatchRefused: a file was edited in the middle of the patch.
     """
-    answer = host.call("patches.recover", state=settings.state, over_edits=over_edits)
+    answer = recover_request(settings, over_edits=over_edits).of(host)
     return Recovered(tuple(answer["undone"]), answer["kept"])
 
 
@@ -281,7 +293,7 @@ def commit(host: Host, settings: HostSettings, made: PatchPlan) -> None:
     Raises:
         PatchRefused: a file changed since the plan was made; nothing was touched.
     """
-    _commit(host, settings, made.steps, made.names)
+    commit_request(settings, made.steps, made.names).of(host)
 
 
 def undo(host: Host, settings: HostSettings, made: PatchPlan, seen: PatchView) -> None:
@@ -291,10 +303,12 @@ def undo(host: Host, settings: HostSettings, made: PatchPlan, seen: PatchView) -
         entry = seen.found[step.path].entry
         sets = entry.sets if entry else ()
         back.append(Step(step.path, step.after, step.before, step.original, None, sets))
-    _commit(host, settings, back, seen.applied)
+    if back:
+        commit_request(settings, back, seen.applied).of(host)
 
 
-def _commit(host: Host, settings: HostSettings, steps: Sequence[Step], sets: Sequence[str]) -> None:
+def commit_request(settings: HostSettings, steps: Sequence[Step], sets: Sequence[str]) -> Request:
+    """What makes these writes, all or none."""
     wire = []
     data = b""
     for step in steps:
@@ -312,8 +326,8 @@ def _commit(host: Host, settings: HostSettings, steps: Sequence[Step], sets: Seq
             }
         )
         data += content
-    if wire:
-        host.call("patches.commit", data=data, state=settings.state, steps=wire, sets=list(sets))
+    params = {"state": settings.state, "steps": wire, "sets": list(sets)}
+    return Request("patches.commit", params, data)
 
 
 @dataclass(frozen=True)
@@ -356,9 +370,7 @@ def integrity(host: Host, facts: HostFacts) -> tuple[Integrity, ...]:
     return tuple(found)
 
 
-def take_back(
-    host: Host, settings: HostSettings, facts: HostFacts, made: PatchPlan
-) -> tuple[Proof, ...]:
+def take_back(host: Host, settings: HostSettings, made: PatchPlan) -> tuple[Proof, ...]:
     """Carry out a plan with fewer sets, and prove each file that went back by reading it again.
 
     Raises:
@@ -366,7 +378,7 @@ def take_back(
     """
     commit(host, settings, made)
     back = [step for step in made.steps if step.after == step.original]
-    after = view(host, settings, facts, paths=[step.path for step in back])
+    after = view(host, settings, paths=[step.path for step in back])
     proofs = tuple(
         Proof(s.path, after.found[s.path].sha256, s.original, after.found[s.path].recorded)
         for s in back

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,9 @@ from remote import probe
 from remote.config import HostSettings
 from remote.core.host_facts import HostFacts
 from remote.core.trace_report import Outcome, SymbolProof
-from remote.host import Host
+from remote.host import Host, Request
 from remote.patch_sets import PatchSet
+from remote.patching import PatchPlan
 
 
 @dataclass(frozen=True)
@@ -42,37 +43,61 @@ def prove_all(
     host: Host,
     settings: HostSettings,
     facts: HostFacts,
-    sets: Sequence[PatchSet],
-    written: Collection[str],
+    made: PatchPlan,
     tell: Callable[[str], None],
 ) -> tuple[PatchProof, ...]:
-    """Prove each set that was just written, and each that isn't proven yet.
+    """Prove each set of the plan that isn't proven yet; its files must have been written.
 
-    A proof is kept on the host for as long as neither the venv nor the sets change, so that one
-    that was cut short, by Ctrl-C or a lost connection, is made up for by the next deploy.
-
-    Args:
-        written: the names of sets whose files were written now.
+    A proof is kept on the host for as long as neither the venv nor the sets nor any patched file
+    change, so that one that was cut short, by Ctrl-C or a lost connection, is made up for by the
+    next deploy.
 
     Raises:
         PreflightFailed: the scanner can't run there.
     """
+    keys = _keys(facts, made)
+    known: dict[str, bool] = {}
+    if keys:
+        answer = known_request(settings, facts, made).of(host)
+        known = dict(zip(keys, answer["known"], strict=True))
     proofs = []
-    names = [patch.name for patch in sets]
-    for patch in sets:
-        key = json.dumps([facts.identity, names, patch.name, patch.digest])
-        known = patch.name not in written and host.call(
-            "proofs.load", state=settings.state, key=key
-        )
-        if known and known["proof"] is not None:
+    for patch in made.sets:
+        if known.get(patch.name):
             proofs.append(PatchProof(patch.name, (), (), before=True))
             continue
-        tell(f"proving {patch.name} in the host's own interpreter")
+        if patch.name in keys:
+            tell(f"proving {patch.name} in the host's own interpreter")
         proof = prove(host, settings, facts, patch)
-        if not proof.against:
-            host.call("proofs.keep", state=settings.state, key=key, proof=proof.as_dict())
+        if not proof.against and patch.name in keys:
+            key, value = keys[patch.name], proof.as_dict()
+            host.call("proofs.keep", state=settings.state, key=key, proof=value)
         proofs.append(proof)
     return tuple(proofs)
+
+
+def known_request(settings: HostSettings, facts: HostFacts, made: PatchPlan) -> Request:
+    """What asks for the proofs that are kept; it holds up what is sent behind it where one isn't.
+
+    ``made`` must have sets that something is to be proven of, see `asks`.
+    """
+    keys = list(_keys(facts, made).values())
+    return Request("proofs.require", {"state": settings.state, "keys": keys})
+
+
+def asks(made: PatchPlan) -> bool:
+    """Whether the plan has sets whose proof needs the interpreter."""
+    return any(patch.symbols or patch.traces for patch in made.sets)
+
+
+def _keys(facts: HostFacts, made: PatchPlan) -> dict[str, str]:
+    """For each set that has something to prove, all that its proof depends on."""
+    return {
+        patch.name: json.dumps(
+            [facts.identity, made.names, patch.name, patch.digest, sorted(made.after.items())]
+        )
+        for patch in made.sets
+        if patch.symbols or patch.traces
+    }
 
 
 def prove(host: Host, settings: HostSettings, facts: HostFacts, patch: PatchSet) -> PatchProof:

@@ -43,7 +43,7 @@ def restore(session: Session) -> dict[str, Any]:
     with session.record.doing("restore") as told, locking.held(session, "restore"):
         facts = venv.survey(host, settings)
         locking.respect_starts(session, facts.runs)
-        _refuse_unproven(session, patching.view(host, settings, facts))
+        _refuse_unproven(session, patching.view(host, settings))
         alive = [run for run in facts.runs if run.alive]
         _confirm(session, found, facts, [run.run for run in alive])
         with display.working("restoring the host"):
@@ -104,7 +104,7 @@ def _provable(file: Found) -> bool:
 
 def _confirm(session: Session, found: Answer, facts: HostFacts, alive: list[str]) -> None:
     settings, display = session.host_settings, session.display
-    seen = patching.view(session.host, settings, facts)
+    seen = patching.view(session.host, settings)
     display.say(f"inv restore takes everything of this tool from {settings.name}:")
     display.say(f"  stops {', '.join(alive) or 'nothing: no run lives'}")
     display.say(f"  rolls back {', '.join(seen.applied) or 'nothing: no patch is applied'}")
@@ -119,11 +119,11 @@ def _rolled_back(session: Session, facts: HostFacts) -> dict[str, str | None]:
     """Take every patch back; the hash that each file must have now."""
     host, settings, display = session.host, session.host_settings, session.display
     patch_work.recover(session)
-    seen = patching.view(host, settings, facts)
+    seen = patching.view(host, settings)
     _refuse_unproven(session, seen)
     expected = {path: file.original for path, file in seen.found.items() if file.entry is not None}
     display.tell(f"rolling back {len(expected)} files")
-    patching.take_back(host, settings, facts, patching.plan([], [], facts, seen))
+    patching.take_back(host, settings, patching.plan([], [], facts, seen))
     return expected
 
 

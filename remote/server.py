@@ -14,7 +14,7 @@ from remote.config import HostSettings
 from remote.core import host_facts
 from remote.core.budgets import Budgets
 from remote.core.heartbeat import Alarm, AlarmKind, Beat, Heartbeat
-from remote.core.host_facts import GPUProcess, RunState
+from remote.core.host_facts import RunState
 from remote.core.log_events import (
     Event,
     FatalLine,
@@ -26,12 +26,15 @@ from remote.core.secret_values import values_in
 from remote.core.server_log import LogReader
 from remote.core.shell import quote
 from remote.core.verdict import Diagnosis
-from remote.errors import SSHError, ToolError
-from remote.host import Host, Piece
+from remote.errors import SSHError
+from remote.host import Host, Piece, Request
 from remote.redial import Redial
 
 #: Seconds for one readiness check: on a cold server the first request compiles kernels.
 _PROBE_S = 300.0
+
+#: Seconds that a server gets to end by itself.
+GRACE_S = 15.0
 
 #: After a fatal line its traceback, and the other ranks' own words, get this long to be written.
 LAST_WORDS_S = 0.3
@@ -183,14 +186,19 @@ def _told(diagnosis: Diagnosis) -> dict[str, Any]:
 
 def answers(host: Host, settings: HostSettings, run: str, timeout_s: float = 60.0) -> str | None:
     """Why the run's server does not serve right now; None where it does."""
-    found = host.call(
-        "readiness.check",
-        run=run,
-        address=local_address(settings),
-        port=settings.port,
-        timeout_s=timeout_s,
-    )
+    found = answers_request(settings, run, timeout_s).of(host)
     return None if found["ok"] else str(found["why"])
+
+
+def answers_request(settings: HostSettings, run: str, timeout_s: float = 60.0) -> Request:
+    """What `answers` asks."""
+    params = {
+        "run": run,
+        "address": local_address(settings),
+        "port": settings.port,
+        "timeout_s": timeout_s,
+    }
+    return Request("readiness.check", params)
 
 
 def phase_of(host: Host, settings: HostSettings, run: str) -> Phase:
@@ -237,15 +245,38 @@ def start(
     ``secrets`` are files that the script reads; like the script they travel on the session's
     standard input.
     """
+    start_request(settings, run, script, record, secrets).of(host)
+
+
+def start_request(
+    settings: HostSettings,
+    run: str,
+    script: bytes,
+    record: Mapping[str, Any],
+    secrets: Mapping[str, bytes] | None = None,
+) -> Request:
+    """What `start` asks."""
     files = dict(secrets or {})
-    host.call(
-        "runs.start",
-        data=b"".join([script, *files.values()]),
-        state=settings.state,
-        run=run,
-        note=dict(record),
-        secrets=[[name, len(content)] for name, content in files.items()],
-    )
+    params = {
+        "state": settings.state,
+        "run": run,
+        "note": dict(record),
+        "secrets": [[name, len(content)] for name, content in files.items()],
+    }
+    return Request("runs.start", params, b"".join([script, *files.values()]))
+
+
+def follow_request(
+    settings: HostSettings, run: str, offset: int = 0, probe: Mapping[str, Any] | None = None
+) -> Request:
+    """What a `Follower` asks."""
+    params = {
+        "state": settings.state,
+        "run": run,
+        "offset": offset,
+        "probe": dict(probe) if probe else None,
+    }
+    return Request("follow.follow", params)
 
 
 class Follower:
@@ -268,13 +299,8 @@ class Follower:
         redial = Redial(self._host, self._clock)
         while True:
             try:
-                with self._host.stream(
-                    "follow.follow",
-                    state=self._settings.state,
-                    run=self._run,
-                    offset=self.offset,
-                    probe=dict(probe) if probe else None,
-                ) as pieces:
+                asked = follow_request(self._settings, self._run, self.offset, probe)
+                with self._host.stream(asked.function, **asked.params) as pieces:
                     for piece in pieces:
                         if (away_s := redial.back()) is not None:
                             yield LinkNews(away_s)
@@ -463,7 +489,7 @@ def stop(
     run: RunState,
     clock: Clock,
     tell: Callable[[str], None],
-    grace_s: float = 15.0,
+    grace_s: float = GRACE_S,
 ) -> Stopped:
     """End every process of a run and wait until they and their GPU memory are gone.
 
@@ -472,54 +498,33 @@ def stop(
     """
     began = clock.monotonic_s()
     killed = False
-    with host.stream("runs.stop", state=settings.state, run=run.run, grace_s=grace_s) as messages:
+    request = stop_request(settings, run, grace_s)
+    with host.stream(request.function, **request.params) as messages:
         for message in messages:
-            killed = killed or bool(message.body["killing"])
+            killed = killed or bool(message.body.get("killing"))
             tell(_progress(message.body))
-    _await_gpus(host, settings, set(run.pids), clock, tell)
     return Stopped(run.run, len(run.pids), clock.monotonic_s() - began, killed)
 
 
+def stop_request(settings: HostSettings, run: RunState, grace_s: float = GRACE_S) -> Request:
+    """What `stop` asks."""
+    params = {"state": settings.state, "run": run.run, "grace_s": grace_s}
+    return Request("runs.stop", params)
+
+
 def stop_foreign(
-    host: Host,
-    settings: HostSettings,
-    holder: host_facts.Holder,
-    clock: Clock,
-    tell: Callable[[str], None],
+    host: Host, settings: HostSettings, holder: host_facts.Holder, tell: Callable[[str], None]
 ) -> None:
     """End a server that this tool did not start, exactly the process that was shown."""
     with host.stream(
-        "runs.stop_foreign", pid=holder.pid, start_ticks=holder.start, grace_s=15.0
+        "runs.stop_foreign", pid=holder.pid, start_ticks=holder.start, grace_s=GRACE_S
     ) as messages:
         for message in messages:
             tell(_progress(message.body))
-    _await_gpus(host, settings, {holder.pid}, clock, tell)
 
 
 def _progress(body: Mapping[str, Any]) -> str:
+    if "gpu_memory_of" in body:
+        return f"waiting for GPU memory of {body['gpu_memory_of']} processes"
     how = "killing" if body["killing"] else "waiting for"
     return f"{how} {body['alive']} processes, {body['waited_s']:.0f} s"
-
-
-def _await_gpus(
-    host: Host, settings: HostSettings, pids: set[int], clock: Clock, tell: Callable[[str], None]
-) -> None:
-    deadline = Deadline.after(clock, 60.0)
-    while True:
-        told = host.call("gpus.ask")
-        left: list[GPUProcess] = [
-            process
-            for process in host_facts.gpu_processes(told.get("apps", ""))
-            if process.pid in pids
-        ]
-        if not left:
-            return
-        if deadline.passed:
-            raise ToolError(
-                "the server's processes are gone but their GPU memory is not",
-                host=settings.name,
-                evidence=[f"GPU {p.gpu_uuid}: pid {p.pid}, {p.used_mib} MiB" for p in left],
-                hint="nvidia-smi on the host; a driver that hangs needs a reset",
-            )
-        tell(f"waiting for GPU memory of {len(left)} processes")
-        clock.sleep(0.5)

@@ -58,7 +58,7 @@ def stop_foreign(session: Session, pid: int, confirmed: bool) -> dict[str, Any]:
     if not confirmed and not display.confirm(f"end pid {pid}?"):
         raise ConfigError("not confirmed; nothing was ended", hint="--yes ends it without asking")
     with locking.held(session, f"stop --pid {pid}"), display.working("stopping"):
-        server.stop_foreign(host, settings, owner, session.clock, display.tell)
+        server.stop_foreign(host, settings, owner, display.tell)
         session.record.event("stop", pid=pid, command=masked(owner.command))
     display.good(f"pid {pid} is gone")
     return {"stopped_pid": pid, "command": masked(owner.command)}

@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from remote.config import HostSettings
 from remote.core import environment, host_facts
 from remote.core.flag_table import InstalledParser
 from remote.core.host_facts import HostFacts
 from remote.errors import PreflightFailed
-from remote.host import Host
+from remote.host import Host, Request
 
 _PARSER_SCRIPT = Path(__file__).parent / "payload" / "parser_flags.py"
+_BENCH_SCRIPT = _PARSER_SCRIPT.with_name("bench_flags.py")
 
 
 def survey(host: Host, settings: HostSettings, *, ask_gpus: bool = True) -> HostFacts:
     """Read all that a deploy needs to know, in one round trip."""
-    answer = host.call(
+    return host_facts.read(survey_request(settings, ask_gpus=ask_gpus).of(host))
+
+
+def survey_request(settings: HostSettings, *, ask_gpus: bool = True) -> Request:
+    """What `survey` asks."""
+    return Request(
         "facts.read",
-        venv=settings.venv,
-        cuda_home=settings.cuda_home,
-        state=settings.state,
-        model=settings.model,
-        port=settings.port,
-        ask_gpus=ask_gpus,
-        variables=_own_variables(settings),
+        {
+            "venv": settings.venv,
+            "cuda_home": settings.cuda_home,
+            "state": settings.state,
+            "model": settings.model,
+            "port": settings.port,
+            "ask_gpus": ask_gpus,
+            "variables": _own_variables(settings),
+        },
     )
-    return host_facts.read(answer)
 
 
 def _own_variables(settings: HostSettings) -> dict[str, str]:
@@ -56,7 +64,7 @@ def require_sglang(facts: HostFacts, settings: HostSettings) -> None:
 
 
 def installed_parser(
-    host: Host, settings: HostSettings, facts: HostFacts, tell: Callable[[str], None]
+    host: Host, settings: HostSettings, tell: Callable[[str], None]
 ) -> InstalledParser:
     """The flags that the installed SGLang takes, from its own parser.
 
@@ -66,24 +74,51 @@ def installed_parser(
         PreflightFailed: SGLang's argument parser can't be imported there.
     """
     tell("asking the installed SGLang which flags it takes")
+    answer = _parsed(host, settings, parser_request(settings), "launch_server")
+    return InstalledParser.from_answer(answer)
+
+
+def bench_flags(
+    host: Host, settings: HostSettings, tell: Callable[[str], None]
+) -> Mapping[str, Mapping[str, Any]]:
+    """The flags that the installed bench client takes, from its own parser; kept as those are.
+
+    Raises:
+        PreflightFailed: it doesn't answer.
+    """
+    tell("asking the installed bench client which flags it takes")
+    answer = _parsed(host, settings, parser_request(settings, _BENCH_SCRIPT), "bench_serving")
+    found: Mapping[str, Mapping[str, Any]] = answer["flags"]
+    return found
+
+
+def parser_request(settings: HostSettings, script: Path = _PARSER_SCRIPT) -> Request:
+    """What asks a parser that is installed there for its flags; ``script`` prints them."""
     fixed = environment.fixed(settings.venv, settings.cuda_home)
-    answer = host.call(
+    return Request(
         "facts.parser",
-        data=_PARSER_SCRIPT.read_bytes(),
-        venv=settings.venv,
-        state=settings.state,
-        identity=facts.identity,
-        env={**fixed, **_own_variables(settings)},
+        {
+            "venv": settings.venv,
+            "state": settings.state,
+            "env": {**fixed, **_own_variables(settings)},
+        },
+        script.read_bytes(),
     )
+
+
+def _parsed(
+    host: Host, settings: HostSettings, request: Request, program: str
+) -> Mapping[str, Any]:
+    answer = request.of(host)
     if "parser" not in answer:
         raise PreflightFailed(
-            f"SGLang's own argument parser does not answer: {answer['error']}",
+            f"SGLang's {program} does not tell its flags: {answer['error']}",
             host=settings.name,
             evidence=answer["evidence"],
-            hint=f"try by hand: inv run --host {settings.name}"
-            " 'python -m sglang.launch_server --help'",
+            hint=f"try by hand: inv run --host {settings.name} 'python -m sglang.{program} --help'",
         )
-    return InstalledParser.from_answer(answer["parser"])
+    parser: Mapping[str, Any] = answer["parser"]
+    return parser
 
 
 def by_hand(

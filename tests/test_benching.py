@@ -12,7 +12,7 @@ import pytest
 from hosts import LocalHost, Venv, eventually, new_run
 from sessions import Task
 
-from remote import bench, benching, locking, server
+from remote import bench, benching, locking, server, venv
 from remote.bench import End, Link, Measured, Progress
 from remote.benching import BenchOptions
 from remote.clock import SystemClock
@@ -213,14 +213,15 @@ def test_a_deploy_leaves_a_server_alone_that_is_being_measured(lab_bench: Bench)
     lab_bench.plays(f"hold({str(go)!r}); result()")
     thread, found = lab_bench.in_background(run)
     eventually(lab_bench.begun(run, "c1-r1"))
-    measured = server.look(lab_bench.host, lab_bench.settings, run)
+    facts = venv.survey(lab_bench.host, lab_bench.settings)
     with pytest.raises(Locked) as refused:
-        locking.respect_benches(lab_bench.session, [measured])
+        locking.respect_benches(lab_bench.session, facts.runs, facts.measured)
     assert refused.value.exit_code == 15 and "--break-lock" in str(refused.value.hint)
     go.touch()
     thread.join()
     assert names(found[0]) == [(1, 1, True), (4, 1, True)]
-    locking.respect_benches(lab_bench.session, [measured])
+    facts = venv.survey(lab_bench.host, lab_bench.settings)
+    locking.respect_benches(lab_bench.session, facts.runs, facts.measured)
 
 
 def test_who_resumes_takes_up_what_goes_on(lab_bench: Bench) -> None:

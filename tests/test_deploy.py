@@ -50,15 +50,10 @@ class Deploys:
         )
 
     def plan(self, profile: str = "plain", *sets: str) -> Plan:
+        folders = [self.templates, TEMPLATES]
+        wanted = deploy.wish(self.settings, folders, profile, sets, PatchChoice())
         return deploy.plan(
-            self.host,
-            self.settings,
-            [self.templates, TEMPLATES],
-            profile,
-            sets,
-            PatchChoice(),
-            SystemClock(),
-            self.said.append,
+            self.host, self.settings, folders, wanted, SystemClock(), self.said.append
         )
 
     def carry_out(self, made: Plan) -> LocalRun:

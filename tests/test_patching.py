@@ -51,7 +51,7 @@ class Patched:
     def look(self, *names: str) -> tuple[list[patch_sets.PatchSet], HostFacts, PatchView]:
         sets = [patch_sets.load(name, [self.templates]) for name in names]
         facts = venv.survey(self.host, self.host.settings)
-        return sets, facts, patching.view(self.host, self.host.settings, facts, sets)
+        return sets, facts, patching.view(self.host, self.host.settings, sets)
 
     def plan(self, *names: str) -> PatchPlan:
         sets, facts, seen = self.look(*names)
@@ -65,7 +65,7 @@ class Patched:
     def rollback(self) -> tuple[patching.Proof, ...]:
         _, facts, seen = self.look()
         made = patching.plan([], [], facts, seen)
-        return patching.take_back(self.host, self.host.settings, facts, made)
+        return patching.take_back(self.host, self.host.settings, made)
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ class Bench:
     def plan(self, *names: str) -> tuple[PatchPlan, PatchView]:
         sets = [patch_sets.load(name, [self.templates]) for name in names]
         facts = venv.survey(self.host, self.host.settings)
-        seen = patching.view(self.host, self.host.settings, facts, sets)
+        seen = patching.view(self.host, self.host.settings, sets)
         return patching.plan([], sets, facts, seen), seen
 
     def apply(self, *names: str) -> tuple[PatchProof, ...]:
@@ -89,11 +89,20 @@ def test_proven_once_for_what_is_installed(bench: Bench) -> None:
     assert not again.before and len(bench.asked) == 2
 
 
-def test_what_was_written_is_proven_whatever_was_known(bench: Bench) -> None:
+def test_what_is_written_again_byte_for_byte_was_proven_before(bench: Bench) -> None:
     bench.apply("hook")
-    (bench.venv.site / "ours.py").unlink()  # as a reinstall or a clean-up might
+    (bench.venv.site / "ours.py").unlink()  # as a clean-up might
     (proof,) = bench.apply("hook")
-    assert not proof.before and len(bench.asked) == 2
+    assert proof.before and len(bench.asked) == 1
+    assert bench.standing == {"hook"}
+
+
+def test_other_patched_files_beside_it_make_another_proof(bench: Bench) -> None:
+    bench.apply("hook")
+    first, second = bench.apply("hook", "edit")
+    assert not first.before and not second.before and len(bench.asked) == 3
+    (alone,) = bench.apply("hook")
+    assert alone.before and len(bench.asked) == 3
 
 
 @pytest.mark.parametrize("ours, outcome", [(False, Outcome.TRACES), (True, Outcome.TRAP)])

@@ -16,8 +16,7 @@ from remote.config import HostSettings
 from remote.core.budgets import Budgets
 from remote.core.log_events import FatalLine, StartState
 from remote.core.phases import Phase
-from remote.errors import ConnectionLost, ToolError, Unreachable
-from remote.host import Answer, Piece
+from remote.errors import ConnectionLost, Unreachable
 from remote.server import Outcome, Verdict
 
 FATAL = "[2026-11-29 12:00:01] ERROR: [Errno 98] error while attempting to bind on address"
@@ -265,47 +264,6 @@ def test_the_phase_of_a_run_is_read_from_its_log(start: Start) -> None:
     start.begin("serve(); ready(); wait()")
     start.wait()
     assert server.phase_of(start.host, start.host.settings, start.run) is Phase.SERVING
-
-
-class Gpus:
-    """A host whose GPUs let go of memory after some askings."""
-
-    name = "lab"
-
-    def __init__(self, held: int) -> None:
-        self.held = held
-
-    def call(self, function: str, data: bytes = b"", **params: Any) -> Answer:
-        assert function == "gpus.ask"
-        self.held -= 1
-        return {"gpus": "", "apps": "GPU-1, 4242, 70000\n" if self.held >= 0 else ""}
-
-    def stream(self, function: str, **params: Any) -> Any:
-        from contextlib import nullcontext
-
-        return nullcontext(iter([Piece({"alive": 1, "waited_s": 0.0, "killing": False})]))
-
-
-def run_state(pids: tuple[int, ...]) -> Any:
-    from remote.core.host_facts import RunState
-
-    return RunState("r", {}, False, pids[0], pids, None, False, None, 0, 0.0)
-
-
-def test_stop_waits_until_the_gpus_memory_is_free(lab: HostSettings) -> None:
-    clock = FakeClock()
-    said: list[str] = []
-    host: Any = Gpus(held=3)
-    stopped = server.stop(host, lab, run_state((4242,)), clock, said.append)
-    assert stopped.waited_s == 1.5
-    assert any("GPU memory" in text for text in said)
-
-
-def test_memory_that_stays_is_an_error_with_the_process_named(lab: HostSettings) -> None:
-    host: Any = Gpus(held=10_000)
-    with pytest.raises(ToolError, match="memory is not") as stays:
-        server.stop(host, lab, run_state((4242,)), FakeClock(), lambda text: None)
-    assert "4242" in stays.value.evidence[0]
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,11 @@ class RunState:
 
 @dataclass(frozen=True)
 class HostFacts:
-    """The host in one reading."""
+    """The host in one reading.
+
+    ``roots`` are the folders in which an installed file may lie; ``measured`` says of runs that are
+    being benched who does it.
+    """
 
     hostname: str
     user: str
@@ -114,6 +118,7 @@ class HostFacts:
     python_version: str
     identity: str
     site_packages: str | None
+    roots: tuple[str, ...]
     distributions: Mapping[str, Mapping[str, Any]]
     gpus: tuple[GPU, ...]
     gpu_processes: tuple[GPUProcess, ...]
@@ -125,6 +130,7 @@ class HostFacts:
     model_path: str
     model_missing: bool
     runs: tuple[RunState, ...]
+    measured: Mapping[str, str]
     raw: Mapping[str, Any]
 
     def version(self, distribution: str) -> str | None:
@@ -219,6 +225,7 @@ def read(found: Mapping[str, Any]) -> HostFacts:
         python_version=found["python"]["version"],
         identity=found["identity"],
         site_packages=found["site_packages"],
+        roots=tuple(found.get("roots", ())),
         distributions=found["distributions"],
         gpus=gpus(told.get("gpus", "")),
         gpu_processes=gpu_processes(told.get("apps", "")),
@@ -230,5 +237,6 @@ def read(found: Mapping[str, Any]) -> HostFacts:
         model_path=model["path"],
         model_missing=model["local"] and not model["exists"],
         runs=tuple(run_state(run) for run in found["runs"]),
-        raw={key: value for key, value in found.items() if key != "runs"},
+        measured=found.get("measured", {}),
+        raw={key: value for key, value in found.items() if key not in ("runs", "measured")},
     )

@@ -228,7 +228,7 @@ def _functions(link: Link, code: own_code.OwnCode) -> dict[str, Callable[..., An
         "lock.release": lock.release,
         "lock.look": host_lock.look,
         "lock.break": host_lock.break_it,
-        "proofs.load": lambda state, key: {"proof": cache.load(state, "proof", key)},
+        "proofs.require": _require_proofs,
         "proofs.keep": lambda state, key, proof: cache.keep(state, "proof", key, proof),
         "facts.python": lambda: {"path": sys.executable},
         "facts.read": facts.read,
@@ -272,6 +272,12 @@ def _functions(link: Link, code: own_code.OwnCode) -> dict[str, Callable[..., An
         "authoring.read": authoring.read,
         "authoring.adopt": lambda data=b"", **params: authoring.adopt(data=data, **params),
     }
+
+
+def _require_proofs(state: str, keys: list[str]) -> dict[str, Any]:
+    """Which of these proofs are kept; where one is missing, what was sent behind this waits."""
+    known = [cache.load(state, "proof", key) is not None for key in keys]
+    return {"known": known, "holds": not all(known)}
 
 
 def main(state: str, name: str, parts: dict[str, Any] | None, early: bytes) -> None:

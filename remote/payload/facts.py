@@ -15,7 +15,7 @@ import sys
 import time
 from typing import Any
 
-from . import cache, checkout, gpus, model_files, procs, resources, runs
+from . import bench, cache, checkout, gpus, model_files, procs, resources, runs
 from .files import expand, sha256
 from .refusal import Refused
 
@@ -51,6 +51,7 @@ def read(
     state = expand(state)
     site = site_packages(venv)
     told = gpus.ask() if ask_gpus else {"reason": "not asked"}
+    known = _runs(state, recent)
     return {
         "hostname": socket.gethostname(),
         "user": getpass.getuser(),
@@ -67,6 +68,7 @@ def read(
         },
         "site_packages": site,
         "distributions": distributions(site) if site else {},
+        "roots": roots(site) if site else [],
         "identity": identity(venv, site),
         "cuda": {
             "home": cuda_home,
@@ -82,7 +84,12 @@ def read(
         "shared_memory": resources.shared_memory(),
         "state_folder": resources.state_folder(state),
         "model": _model(model),
-        "runs": _runs(state, recent),
+        "runs": known,
+        "measured": {
+            found["run"]: who
+            for found in known
+            if found["pids"] and (who := bench.measured_by(state, found["run"])) is not None
+        },
     }
 
 
@@ -126,6 +133,15 @@ def distributions(site: str) -> dict[str, dict[str, Any]]:
             "commit": _commit(entry.path),
         }
     return found
+
+
+def roots(site: str) -> list[str]:
+    """Where an installed file may lie: site-packages, then editable sources.
+
+    A diff made in a checkout may begin at its root or at the folder that is installed from it.
+    """
+    sources = [found["editable"] for found in distributions(site).values() if found["editable"]]
+    return [site, *(root for source in sources for root in (source, source.rpartition("/")[0]))]
 
 
 def _commit(folder: str) -> str | None:
@@ -244,13 +260,13 @@ def _model(model: str) -> dict[str, Any]:
 
 
 def parser(
-    venv: str, state: str, identity: str, env: dict[str, str], script: bytes, timeout_s: float = 180
+    venv: str, state: str, env: dict[str, str], script: bytes, timeout_s: float = 180
 ) -> dict[str, Any]:
-    """The flags that the installed SGLang's own parser takes, kept on the host by identity.
+    """The flags that the installed SGLang's own parser takes, kept on the host by `identity`.
 
     Importing SGLang takes seconds to minutes, so the answer is cached under the state folder.
     """
-    key = identity + sha256(script)
+    key = identity(venv, site_packages(venv)) + sha256(script)
     known = cache.load(state, "parser", key)
     if known is not None:
         return {"cached": True, "parser": known}

@@ -5,13 +5,20 @@ from __future__ import annotations
 import shutil
 import subprocess
 import threading
+import time
+from collections.abc import Collection, Iterator
 from typing import Any
+
+from .refusal import Refused
 
 GPU_FIELDS = "index,name,uuid,memory.total,memory.used,driver_version,compute_cap"
 APP_FIELDS = "gpu_uuid,pid,used_memory"
 
 _PLACES = "/usr/bin:/usr/local/bin:/usr/local/nvidia/bin:/bin"
 _SAMPLE_S = 5.0
+#: A driver gives back the memory of a process that is gone within seconds.
+_RELEASE_S = 60.0
+_LOOK_S = 0.5
 
 
 def program() -> str | None:
@@ -80,3 +87,26 @@ def ask() -> dict[str, Any]:
             return {"reason": f"nvidia-smi failed: {text.splitlines()[0] if text else 'no output'}"}
         answers[name] = done.stdout.decode("utf-8", "replace")
     return answers
+
+
+def released(pids: Collection[int]) -> Iterator[dict[str, Any]]:
+    """Return once none of these processes, which have ended, has GPU memory; tells how many have.
+
+    Raises:
+        Refused: ToolError; their memory stays.
+    """
+    until = time.monotonic() + _RELEASE_S
+    while pids:
+        rows = [row.split(", ") for row in ask().get("apps", "").splitlines()]
+        left = [row for row in rows if len(row) == 3 and row[1].isdigit() and int(row[1]) in pids]
+        if not left:
+            return
+        if time.monotonic() > until:
+            raise Refused(
+                "ToolError",
+                "the server's processes are gone but their GPU memory is not",
+                evidence=[f"GPU {gpu}: pid {pid}, {used} MiB" for gpu, pid, used in left],
+                hint="nvidia-smi on the host; a driver that hangs needs a reset",
+            )
+        yield {"gpu_memory_of": len({pid for _, pid, _ in left})}
+        time.sleep(_LOOK_S)

@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from . import files
+from . import facts, files
 from .refusal import Refused
 
 Entries = dict[str, dict[str, Any]]
@@ -59,22 +59,28 @@ def pending(state: str) -> dict[str, Any] | None:
 
 
 def look(
-    state: str, paths: list[str], site: str | None, contents: bool = False
+    state: str, paths: list[str], venv: str, edited: list[str], brought: list[str]
 ) -> tuple[dict[str, Any], bytes]:
     """The journal and the files as they are now, the journal's own files included.
 
-    With ``site``, a venv's site-packages, each row has what the wheel's RECORD gives as
-    ``recorded``.
+    Args:
+        edited: files of patch sets, by their path below whichever of `facts.roots` has them.
+        brought: files that patch sets bring, by their path below site-packages.
 
-    With ``contents``, the bytes that a new plan starts from (the saved original where there is
-    one, else the file itself) stand one after another in the data; ``base_bytes`` gives lengths.
+    Each row has as ``recorded`` what the wheel's RECORD gives. The bytes that a new plan starts
+    from (the saved original where there is one, else the file itself) stand one after another in
+    the data; ``base_bytes`` gives lengths.
     """
+    site = facts.site_packages(venv)
+    roots = facts.roots(site) if site else []
+    of_sets = [f"{root}/{path}" for path in edited for root in roots]
+    of_sets += [f"{site}/{name}" for name in brought if site]
     known = journal(state)
     interrupted = pending(state)
     touched = [step["path"] for step in (interrupted or {}).get("steps", [])]
     rows: dict[str, Any] = {}
     data = []
-    wanted = sorted({*paths, *known, *touched})
+    wanted = sorted({*paths, *of_sets, *known, *touched})
     by_wheel = recorded(site, wanted) if site and wanted else {}
     for path in wanted:
         now = files.read(path)
@@ -85,11 +91,9 @@ def look(
         }
         if now:
             row.update(mode=now.mode, uid=now.uid, gid=now.gid)
-        if contents:
-            base = _base(state, known.get(path), now, row)
-            row["base_sha256"] = files.sha256(base) if base is not None else None
-            row["base_bytes"] = len(base) if base is not None else None
-            data.append(base or b"")
+        base = _base(state, known.get(path), now, row)
+        row["base_bytes"] = len(base) if base is not None else None
+        data.append(base or b"")
         rows[path] = row
     applied = _journal(state)["sets"]
     found = {"journal": known, "applied": applied, "pending": interrupted, "files": rows}

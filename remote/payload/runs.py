@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from . import kernel, procs
+from . import gpus, kernel, procs
 from .files import expand, private_dir, read, write
 from .refusal import Refused
 
@@ -244,12 +244,14 @@ def _launch(home: str, run: str, note: dict[str, Any], script: bytes) -> subproc
 
 
 def stop(state: str, run: str, grace_s: float) -> Iterator[dict[str, Any]]:
-    """End every process of the run, and tell how it goes; returns when none is left.
+    """End every process of the run, and tell how it goes; returns when they and their GPU memory
+    are gone.
 
     TERM first, KILL after ``grace_s`` seconds; children that appear meanwhile are included.
     """
     home = folder(state, run)
     alive = procs.members(run)
+    pids = {process.pid for process in alive}
     seen = outcome(state, run)
     failed = seen is not None and seen.get("outcome") in _FAILED
     # What is left of a server that failed is ended; that it failed stays the verdict.
@@ -258,6 +260,7 @@ def stop(state: str, run: str, grace_s: float) -> Iterator[dict[str, Any]]:
         with contextlib.suppress(OSError):
             write(os.path.join(home, "stop_requested"), b"%f\n" % time.time())
     yield from end(lambda: procs.members(run), grace_s)
+    yield from gpus.released(pids)
     # A supervisor that was killed could not write it.
     if alive and exit_status(state, run) is None:
         with contextlib.suppress(OSError):
@@ -305,6 +308,7 @@ def stop_foreign(pid: int, start_ticks: int, grace_s: float) -> Iterator[dict[st
         raise Refused("ToolError", f"pid {pid} is no longer the process that was shown")
     family = _descendants(pid)
     yield from end(lambda: [p for p in family if procs.same(p.pid, p.start)], grace_s)
+    yield from gpus.released({process.pid for process in family})
 
 
 def _descendants(root: int) -> list[procs.Process]:

@@ -27,6 +27,7 @@ FACTS = HostFacts(
     python_version="3.12.3",
     identity="0" * 64,
     site_packages="/v/lib",
+    roots=("/v/lib",),
     distributions={
         "torch": {"version": "2.9.1"},
         "sglang": {"version": "0.5.9", "commit": "abc123"},
@@ -41,6 +42,7 @@ FACTS = HostFacts(
     model_path="m",
     model_missing=False,
     runs=(),
+    measured={},
     raw={"cuda": {"version": "12.8.1"}},
 )
 PATCHES = {"flashinfer/fp4-opaque": "aa" * 32, "flashinfer/preload": "bb" * 32}

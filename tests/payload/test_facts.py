@@ -130,11 +130,10 @@ def test_the_free_space_of_a_folder_that_is_not_there_yet_is_its_parents(read: H
 def test_the_parsers_flags_are_asked_once(
     lab: HostSettings, local_host: LocalHost, fake_venv: Venv
 ) -> None:
-    found = venv.survey(local_host, lab)
-    parser = venv.installed_parser(local_host, lab, found, lambda text: None)
+    parser = venv.installed_parser(local_host, lab, lambda text: None)
     assert parser.version == "0.5.9" and "tp-size" in parser.flags
     (fake_venv.folder / "bin" / "python").unlink()
-    again = venv.installed_parser(local_host, lab, found, lambda text: None)
+    again = venv.installed_parser(local_host, lab, lambda text: None)
     assert again == parser
 
 
@@ -143,9 +142,8 @@ def test_a_parser_that_does_not_answer_shows_why(
 ) -> None:
     python = fake_venv.folder / "bin" / "python"
     python.write_text('#!/bin/sh\necho "ImportError: libcudart.so.12" >&2\nexit 1\n')
-    found = venv.survey(local_host, lab)
     with pytest.raises(PreflightFailed) as refusal:
-        venv.installed_parser(local_host, lab, found, lambda text: None)
+        venv.installed_parser(local_host, lab, lambda text: None)
     assert any("libcudart" in line for line in refusal.value.evidence)
     assert not list((Path(lab.state) / "cache").glob("parser-*"))
 

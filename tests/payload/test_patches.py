@@ -386,7 +386,7 @@ def test_an_interrupted_transaction_is_shown_and_undone_by_the_next_commit(site:
         assert killed_at(number, partial(site.commit, **CHANGES))
         if patches.pending(site.state) and site.now() != before:
             break
-    rows, _ = patches.look(site.state, [], site=None)
+    rows, _ = patches.look(site.state, [], "/no/venv", [], [])
     assert sorted(rows["files"]) == sorted(map(site.path, changing))
     step, data = site.step("b.py", b"b = 9\n")
     step["before"] = step["original"] = digest(b"b = 1\n")
