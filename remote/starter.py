@@ -66,15 +66,18 @@ exec(parts["codes"]["loader"], dict(parts=parts, fresh=fresh, early=early, state
 """
 
 _LOADER = f"""
-import importlib.abc, importlib.util, sys
-class Loader(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
+import sys
+from _frozen_importlib import ModuleSpec
+class Loader:
     def find_spec(self, name, path=None, target=None):
         if name in parts["codes"]:
-            return importlib.util.spec_from_loader(name, self, is_package=name == {_PACKAGE!r})
+            return ModuleSpec(name, self, is_package=name == {_PACKAGE!r})
+    def create_module(self, spec):
+        return None
+    def exec_module(self, module):
+        exec(parts["codes"][module.__name__], module.__dict__)
     def get_source(self, name):
         return parts["sources"][name]
-    def get_code(self, name):
-        return parts["codes"][name]
 sys.meta_path.insert(0, Loader())
 from {_PACKAGE}.agent import main
 main(state, name, parts if fresh else None, early)
@@ -125,7 +128,7 @@ def start_command(python: str) -> str:
     """
     program = _BOOT.replace("{wanted}", repr(frames.WANTED)).replace("{code}", str(frames.CODE))
     boot = base64.b64encode(zlib.compress(program.encode(), 9)).decode()
-    start = f'import base64,zlib;exec(zlib.decompress(base64.b64decode("{boot}")))'
+    start = f'import binascii,zlib;exec(zlib.decompress(binascii.a2b_base64("{boot}")))'
     script = (
         f"p={quote(python)}; "
         f'if [ -x "$p" ]; then exec "$p" -I -S -c {quote(start)}; fi; '

@@ -5,36 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import sys
 import threading
 import time
-import traceback
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any, NamedTuple
 
-from . import (
-    authoring,
-    bench,
-    bundle,
-    cache,
-    doctor,
-    evidence,
-    facts,
-    follow,
-    frames,
-    gpus,
-    integrity,
-    logfile,
-    own_code,
-    patches,
-    probing,
-    procs,
-    quality,
-    readiness,
-    restore,
-    runs,
-)
-from . import lock as host_lock
+from . import frames, own_code, procs
 from .refusal import Refused
 
 #: Seconds between signs of life while a request is being worked on; the client counts on them to
@@ -123,7 +100,7 @@ class Link:
                 view = view[os.write(self._write_fd, view) :]
 
 
-def serve(link: Link, functions: dict[str, Callable[..., Any]]) -> None:
+def serve(link: Link, functions: Functions) -> None:
     """Answer requests one after another; ends with the client.
 
     Those of one chain were sent ahead: each is begun only after the one before it went well.
@@ -163,17 +140,11 @@ def _beat(link: Link, request: dict[str, Any], done: threading.Event) -> None:
             link.send({"id": request["id"], "kind": "beat"})
 
 
-def _answer(
-    link: Link, functions: dict[str, Callable[..., Any]], body: dict[str, Any], data: bytes
-) -> bool:
+def _answer(link: Link, functions: Functions, body: dict[str, Any], data: bytes) -> bool:
     """Answer one request; False where it was refused, or holds up what was sent behind it."""
     number = body["id"]
     try:
-        function = functions[body["function"]]
-        params = dict(body["params"])
-        if data:
-            params["data"] = data
-        answer = function(**params)
+        answer = functions.run(body["function"], dict(body["params"]), data)
         if isinstance(answer, Iterator):
             for message in answer:
                 piece, blob = message if isinstance(message, tuple) else (message, b"")
@@ -197,6 +168,8 @@ def _answer(
     except OSError as error:
         link.send({"id": number, "kind": "error", "error": _system_error(error)})
     except Exception as error:
+        import traceback  # costs a third of this program's start, and is hardly ever needed
+
         lines = traceback.format_exc().splitlines()
         note = {"kind": "ToolError", "message": repr(error), "evidence": lines, "hint": None}
         link.send({"id": number, "kind": "error", "error": note})
@@ -214,70 +187,101 @@ def _system_error(error: OSError) -> dict[str, Any]:
     }
 
 
-def _functions(link: Link, code: own_code.OwnCode) -> dict[str, Callable[..., Any]]:
-    """What a client may ask for, by name."""
-    lock = host_lock.HostLock()
+class _Function(NamedTuple):
+    """What a client may ask for: ``module.name`` here, and what it is given beside the parameters.
 
-    def take_lock(**params: Any) -> dict[str, Any]:
-        taken = lock.take(**params)
-        code.keep()  # there is a state folder now
+    ``data`` is the parameter that takes the bytes of the request; ``pauses``: it is given
+    `Link.pause`, because it goes on until the client asks for something else.
+    """
+
+    where: str
+    data: str | None = None
+    pauses: bool = False
+
+
+#: By the name that travels. Modules are imported when they are first asked for: a deploy needs few.
+_FUNCTIONS = {
+    "authoring.adopt": _Function("authoring.adopt", "data"),
+    "authoring.read": _Function("authoring.read"),
+    "bench.follow": _Function("bench.follow", pauses=True),
+    "bench.look": _Function("bench.look"),
+    "bench.require_idle": _Function("bench.require_idle"),
+    "bench.start": _Function("bench.start"),
+    "bench.stop": _Function("bench.stop"),
+    "bundle.bring_spy": _Function("bundle.bring_spy", "packed"),
+    "bundle.collect": _Function("bundle.collect"),
+    "bundle.wants_spy": _Function("bundle.wants_spy"),
+    "doctor.clock": _Function("doctor.clock"),
+    "doctor.imports": _Function("doctor.imports", "script"),
+    "doctor.requirements": _Function("doctor.requirements"),
+    "doctor.whole_model": _Function("doctor.whole_model"),
+    "evidence.look": _Function("evidence.look"),
+    "facts.parser": _Function("facts.parser", "script"),
+    "facts.port_owner": _Function("facts.who_listens"),
+    "facts.python": _Function("facts.python"),
+    "facts.read": _Function("facts.read"),
+    "follow.follow": _Function("follow.follow", pauses=True),
+    "gpus.ask": _Function("gpus.ask"),
+    "integrity.differences": _Function("integrity.differences"),
+    "lock.break": _Function("lock.break_it"),
+    "lock.look": _Function("lock.look"),
+    "log.pull": _Function("logfile.pull", pauses=True),
+    "log.select": _Function("logfile.select", pauses=True),
+    "patches.commit": _Function("patches.commit", "data"),
+    "patches.look": _Function("patches.look"),
+    "patches.recover": _Function("patches.recover"),
+    "probe.run": _Function("probing.run", "script"),
+    "proofs.keep": _Function("proofs.keep"),
+    "proofs.require": _Function("proofs.require"),
+    "quality.ask": _Function("quality.ask", pauses=True),
+    "readiness.check": _Function("readiness.check"),
+    "restore.end": _Function("restore.end"),
+    "restore.look": _Function("restore.look"),
+    "restore.prove": _Function("restore.prove"),
+    "restore.remove": _Function("restore.remove"),
+    "runs.ids": _Function("runs.all_ids"),
+    "runs.look": _Function("runs.look"),
+    "runs.note_outcome": _Function("runs.note_outcome"),
+    "runs.script": _Function("runs.script"),
+    "runs.start": _Function("runs.start", "script"),
+    "runs.stop": _Function("runs.stop"),
+    "runs.stop_foreign": _Function("runs.stop_foreign"),
+}
+
+
+class Functions:
+    """Runs what a client asks for."""
+
+    def __init__(self, link: Link, code: own_code.OwnCode) -> None:
+        self._link = link
+        self._code = code
+        self._lock: Any = None
+
+    def run(self, name: str, params: dict[str, Any], data: bytes) -> Any:
+        """The answer, or an iterator of messages.
+
+        Raises:
+            KeyError: there is no such function.
+        """
+        if name in ("lock.take", "lock.release"):
+            return self._hold(name, params)
+        function = _FUNCTIONS[name]
+        module, _, called = function.where.partition(".")
+        if function.data is not None:
+            params[function.data] = data
+        if function.pauses:
+            params["pause"] = self._link.pause
+        return getattr(import_module(f".{module}", __package__), called)(**params)
+
+    def _hold(self, name: str, params: dict[str, Any]) -> Any:
+        """The host's lock, which this process has from one request to another."""
+        if self._lock is None:
+            self._lock = import_module(".lock", __package__).HostLock()
+        if name == "lock.release":
+            return self._lock.release()
+        taken = self._lock.take(**params)
+        self._code.keep()  # there is a state folder now
         return taken
-
-    return {
-        "lock.take": take_lock,
-        "lock.release": lock.release,
-        "lock.look": host_lock.look,
-        "lock.break": host_lock.break_it,
-        "proofs.require": _require_proofs,
-        "proofs.keep": lambda state, key, proof: cache.keep(state, "proof", key, proof),
-        "facts.python": lambda: {"path": sys.executable},
-        "facts.read": facts.read,
-        "facts.parser": lambda data, **params: facts.parser(script=data, **params),
-        "facts.port_owner": lambda port: {"owner": facts.port_owner(port)},
-        "bench.start": bench.start,
-        "bench.require_idle": bench.require_idle,
-        "bench.look": bench.look,
-        "bench.follow": lambda **params: bench.follow(pause=link.pause, **params),
-        "bench.stop": bench.stop,
-        "bundle.bring_spy": lambda data, **params: bundle.bring_spy(packed=data, **params),
-        "bundle.collect": bundle.collect,
-        "bundle.wants_spy": bundle.wants_spy,
-        "doctor.clock": doctor.clock,
-        "doctor.imports": lambda data, **params: doctor.imports(script=data, **params),
-        "doctor.requirements": doctor.requirements,
-        "doctor.whole_model": doctor.whole_model,
-        "evidence.look": evidence.look,
-        "gpus.ask": gpus.ask,
-        "restore.look": restore.look,
-        "restore.end": restore.end,
-        "restore.remove": restore.remove,
-        "restore.prove": restore.prove,
-        "runs.look": runs.look,
-        "runs.ids": lambda state: {"ids": runs.ids(state)},
-        "runs.script": runs.script,
-        "runs.start": lambda data, **params: runs.start(script=data, **params),
-        "runs.stop": runs.stop,
-        "runs.stop_foreign": runs.stop_foreign,
-        "runs.note_outcome": runs.note_outcome,
-        "quality.ask": lambda **params: quality.ask(pause=link.pause, **params),
-        "readiness.check": readiness.check,
-        "follow.follow": lambda **params: follow.follow(pause=link.pause, **params),
-        "log.select": lambda **params: logfile.select(pause=link.pause, **params),
-        "log.pull": lambda **params: logfile.pull(pause=link.pause, **params),
-        "probe.run": lambda data, **params: probing.run(script=data, **params),
-        "integrity.differences": integrity.differences,
-        "patches.look": patches.look,
-        "patches.commit": lambda data=b"", **params: patches.commit(data=data, **params),
-        "patches.recover": patches.recover,
-        "authoring.read": authoring.read,
-        "authoring.adopt": lambda data=b"", **params: authoring.adopt(data=data, **params),
-    }
-
-
-def _require_proofs(state: str, keys: list[str]) -> dict[str, Any]:
-    """Which of these proofs are kept; where one is missing, what was sent behind this waits."""
-    known = [cache.load(state, "proof", key) is not None for key in keys]
-    return {"known": known, "holds": not all(known)}
 
 
 def main(state: str, name: str, parts: dict[str, Any] | None, early: bytes) -> None:
@@ -291,6 +295,6 @@ def main(state: str, name: str, parts: dict[str, Any] | None, early: bytes) -> N
     code = own_code.OwnCode(state, name, parts)
     code.keep()
     with contextlib.suppress(BrokenPipeError):
-        serve(link, _functions(link, code))
+        serve(link, Functions(link, code))
     # Not through interpreter shutdown: a readiness check may still wait in its thread.
     os._exit(0)

@@ -111,27 +111,10 @@ def require_idle(state: str, run: str) -> dict[str, Any]:
     Raises:
         Refused: Locked; a bench of this run is going on, with who started it.
     """
-    who = measured_by(state, run)
+    who = bench_folder.measured_by(state, run)
     if who is not None:
         raise _measured(run, who)
     return {}
-
-
-def measured_by(state: str, run: str) -> str | None:
-    """Who measures that run now, in words; None: nobody."""
-    if not bench_folder.ids(state, run):
-        return None
-    try:
-        fd = os.open(_lock_path(state, run), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return holder(fd)
-    finally:
-        os.close(fd)
-    return None
 
 
 def _order(at: str, job: dict[str, Any], limit_s: float) -> dict[str, Any]:
@@ -146,7 +129,7 @@ def _lock(state: str, run: str) -> int:
     Raises:
         Refused: Locked; a bench of this run is going on.
     """
-    path = _lock_path(state, run)
+    path = bench_folder.lock_path(state, run)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -155,10 +138,6 @@ def _lock(state: str, run: str) -> int:
         os.close(fd)
         raise _measured(run, who) from None
     return fd
-
-
-def _lock_path(state: str, run: str) -> str:
-    return os.path.join(bench_folder.home(state, run), "lock")
 
 
 def _measured(run: str, who: str) -> Refused:

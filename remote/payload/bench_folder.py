@@ -17,6 +17,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -24,6 +25,7 @@ from typing import Any
 
 from . import runs
 from .files import private_dir
+from .lock import holder
 from .refusal import Refused
 
 #: Every process of a bench carries it, and none of them the run's own: ending a bench must not
@@ -102,3 +104,25 @@ def read_bytes(path: str, most: int) -> bytes | None:
             return file.read(most)
     except OSError:
         return None
+
+
+def lock_path(state: str, run: str) -> str:
+    """What whoever measures the run holds locked."""
+    return os.path.join(home(state, run), "lock")
+
+
+def measured_by(state: str, run: str) -> str | None:
+    """Who measures that run now, in words; None: nobody."""
+    if not ids(state, run):
+        return None
+    try:
+        fd = os.open(lock_path(state, run), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return holder(fd)
+    finally:
+        os.close(fd)
+    return None

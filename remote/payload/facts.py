@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import email.parser
 import getpass
 import glob
 import hashlib
@@ -15,7 +14,7 @@ import sys
 import time
 from typing import Any
 
-from . import bench, cache, checkout, gpus, model_files, procs, resources, runs
+from . import bench_folder, cache, checkout, gpus, model_files, procs, resources, runs
 from .files import expand, sha256
 from .refusal import Refused
 
@@ -88,7 +87,7 @@ def read(
         "measured": {
             found["run"]: who
             for found in known
-            if found["pids"] and (who := bench.measured_by(state, found["run"])) is not None
+            if found["pids"] and (who := bench_folder.measured_by(state, found["run"])) is not None
         },
     }
 
@@ -164,9 +163,15 @@ def _cuda_version(home: str) -> str | None:
 def _version(folder: str) -> str | None:
     try:
         with open(os.path.join(folder, "METADATA"), encoding="utf-8", errors="replace") as file:
-            return email.parser.HeaderParser().parse(file)["Version"]
+            for line in file:
+                name, colon, value = line.partition(":")
+                if not colon:  # the headers end with an empty line
+                    return None
+                if name.lower() == "version":
+                    return value.strip()
     except OSError:
-        return None
+        pass
+    return None
 
 
 def direct_url(folder: str) -> dict[str, Any]:
@@ -213,6 +218,16 @@ def identity(venv: str, site: str | None) -> str:
 def _stamp(path: str) -> bytes:
     info = os.stat(path)
     return f"{path} {info.st_size} {info.st_mtime_ns}".encode()
+
+
+def python() -> dict[str, Any]:
+    """The interpreter that answers."""
+    return {"path": sys.executable}
+
+
+def who_listens(port: int) -> dict[str, Any]:
+    """`port_owner` as an answer."""
+    return {"owner": port_owner(port)}
 
 
 def port_owner(port: int) -> dict[str, Any] | None:

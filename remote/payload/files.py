@@ -6,13 +6,12 @@ import glob
 import hashlib
 import os
 import stat
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .refusal import Refused
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """A regular file as it is now."""
 
     content: bytes

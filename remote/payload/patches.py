@@ -10,12 +10,11 @@ and the next call undoes it, to the state before it began.
 
 from __future__ import annotations
 
-import base64
+import binascii
 import csv
 import glob
 import json
 import os
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -184,7 +183,7 @@ def commit(state: str, steps: list[dict[str, Any]], sets: list[str], data: bytes
             entry.update(mode=now.mode, uid=now.uid, gid=now.gid)
         else:  # a file that a patch removed comes back as it was
             entry.update({key: was[key] for key in ("mode", "uid", "gid") if key in was})
-    transaction = uuid.uuid4().hex
+    transaction = os.urandom(16).hex()
     intent = {"id": transaction, "steps": plan}
     files.write(os.path.join(home, "pending.json"), json.dumps(intent).encode())
     try:
@@ -352,4 +351,5 @@ def record(path: str) -> Iterator[tuple[str, str]]:
 
 def in_hex(digest: str) -> str:
     """A hash of RECORD, base64 without padding, in hex."""
-    return base64.urlsafe_b64decode(digest + "=" * (-len(digest) % 4)).hex()
+    plain = digest.replace("-", "+").replace("_", "/")
+    return binascii.a2b_base64(plain + "=" * (-len(digest) % 4)).hex()

@@ -6,15 +6,14 @@ import os
 import pwd
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 #: Every process of a run carries this variable; it is how they are found again, in or out of the
 #: process group, re-parented or not.
 RUN_VARIABLE = "SGLANG_REMOTE_RUN"
 
 
-@dataclass(frozen=True)
-class Process:
+class Process(NamedTuple):
     """One process; ``start`` is in clock ticks since boot and tells it from a later namesake."""
 
     pid: int

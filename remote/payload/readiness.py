@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import os
 from typing import Any
@@ -33,6 +32,8 @@ def check(run: str, address: str, port: int, timeout_s: float) -> dict[str, Any]
             "why": f"port {port} is held by another process than this run's",
             "stranger": procs.describe(strangers[0]) if strangers else None,
         }
+    import http.client  # with what it needs it takes longer to import than all the rest
+
     key = api_key(holders)
     try:
         status, _ = ask(address, port, "GET", "/health", None, timeout_s, key)
@@ -104,6 +105,8 @@ def ask(
     Raises:
         OSError, http.client.HTTPException: it was not answered.
     """
+    import http.client
+
     connection = http.client.HTTPConnection(address, port, timeout=timeout_s)
     try:
         payload = None if body is None else json.dumps(body)

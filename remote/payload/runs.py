@@ -153,6 +153,11 @@ def look(
     }
 
 
+def all_ids(state: str) -> dict[str, Any]:
+    """`ids` as an answer."""
+    return {"ids": ids(state)}
+
+
 def stop_requested(state: str, run: str) -> bool:
     """Whether this tool has asked the run to stop."""
     return os.path.exists(os.path.join(folder(state, run), "stop_requested"))

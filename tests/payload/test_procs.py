@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 from hosts import eventually, new_run
@@ -60,7 +59,7 @@ def test_a_later_process_of_the_same_pid_is_never_signalled(
     sleeper: subprocess.Popen[bytes],
 ) -> None:
     process = found(sleeper.pid)
-    earlier = replace(process, start=process.start - 1)
+    earlier = process._replace(start=process.start - 1)
     assert not procs.same(earlier.pid, earlier.start)
     assert not procs.send(earlier, signal.SIGKILL)
     assert sleeper.poll() is None
