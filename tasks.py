@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 PROJECT = Path(__file__).absolute().parent
 
+# Invoke turns this off for the sake of this file; the package would be compiled at every task.
+sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)
+
 
 def _refuse_broken_settings() -> None:
     """Say what is wrong with settings that Invoke itself would answer with a traceback.
@@ -65,14 +68,19 @@ _YES = "don't ask"
 _NO_BUNDLE = "after a crash or a hang, end at once instead of bringing its evidence"
 
 
-def _reported(body: Callable[..., Any]) -> Callable[..., Any]:
+def _reported(body: Callable[..., Any], dials: bool) -> Callable[..., Any]:
     """Run a task's body with a display; errors become one clear message and an exit code.
 
-    The body returns its data, printed with ``--json``, or an exit code.
+    The body returns its data, printed with ``--json``, or an exit code. With ``dials`` it is known
+    to ask a host, which is dialled while all that takes is imported.
     """
 
     @functools.wraps(body)
     def run(c: Context, *args: Any, **options: Any) -> None:
+        if dials and "--help" not in options.values():
+            from remote import dialing
+
+            dialing.begin(c.config, PROJECT, options.get("host", ""))
         from remote.display import Display
 
         display = Display(as_json=bool(options.get("json")))
@@ -128,13 +136,13 @@ def _numbers(options: dict[str, Any], numeric: dict[str, Any]) -> dict[str, Any]
     return {**options, **read}
 
 
-def _task(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+def _task(*, dials: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
     help_texts = {"host": _HOST, "json": _JSON, **options.pop("help", {})}
 
     def wrap(body: Callable[..., Any]) -> Any:
         names = body.__code__.co_varnames[: body.__code__.co_argcount]
         texts = {name: text for name, text in help_texts.items() if name in names}
-        return task(help=texts, auto_shortflags=False, **options)(_reported(body))
+        return task(help=texts, auto_shortflags=False, **options)(_reported(body, dials))
 
     return wrap
 
@@ -156,6 +164,7 @@ def profiles(c: Context, display: Display, json: bool = False) -> Any:
 
 
 @_task(
+    dials=True,
     iterable=["set", "patch", "add_patch"],
     help={
         "profile": "a profile of templates/profiles/, see inv profiles",
@@ -213,11 +222,12 @@ def deploy(
 
 
 @_task(
+    dials=True,
     help={
         "run": _RUN,
         "timeout": "seconds to wait (default: what is left of the profile's)",
         "no_bundle": _NO_BUNDLE,
-    }
+    },
 )
 def wait(
     c: Context,
@@ -238,13 +248,14 @@ def wait(
 
 
 @_task(
+    dials=True,
     help={
         "timeout": "seconds the start may take (default: the profile's)",
         "note": _NOTE,
         "no_bundle": _NO_BUNDLE,
         "break_lock": _BREAK_LOCK,
         "yes": _YES,
-    }
+    },
 )
 def restart(
     c: Context,
@@ -266,12 +277,13 @@ def restart(
 
 
 @_task(
+    dials=True,
     help={
         "run": _RUN,
         "pid": "a foreign server that holds the port: end that one",
         "break_lock": _BREAK_LOCK,
         "yes": "don't ask before ending a foreign process, or breaking a lock",
-    }
+    },
 )
 def stop(
     c: Context,
@@ -293,7 +305,7 @@ def stop(
         return stopping.stop(session, run or None)
 
 
-@_task()
+@_task(dials=True)
 def status(c: Context, display: Display, host: str = "", json: bool = False) -> Any:
     """Show the host, its newest run, and what is patched."""
     from remote.overview import show_status, status
@@ -305,7 +317,7 @@ def status(c: Context, display: Display, host: str = "", json: bool = False) -> 
     return found
 
 
-@_task()
+@_task(dials=True)
 def doctor(c: Context, display: Display, host: str = "", json: bool = False) -> Any:
     """Check all that a start may trip over, each with its remedy; exit 14 on a failure."""
     from remote.doctor import examine
@@ -319,13 +331,14 @@ def doctor(c: Context, display: Display, host: str = "", json: bool = False) -> 
 
 
 @_task(
+    dials=True,
     help={
         "run": _RUN,
         "tail": "the last so many lines (of those that match)",
         "follow": "go on as it grows, until the server is gone",
         "since": "10m, 2h, or '2026-11-29 20:15' in the host's time",
         "grep": "only lines that match the regular expression",
-    }
+    },
 )
 def logs(
     c: Context,
@@ -347,6 +360,7 @@ def logs(
 
 
 @_task(
+    dials=True,
     help={
         "run": _RUN,
         "concurrency": 'requests in flight, one point each: "1,10,256" (default: bench: settings)',
@@ -360,7 +374,7 @@ def logs(
         "timeout": "seconds one point may take (default: by what is expected)",
         "questions": _QUESTIONS,
         "no_bundle": _NO_BUNDLE,
-    }
+    },
 )
 def bench(
     c: Context,
@@ -466,6 +480,7 @@ def report(
 
 
 @_task(
+    dials=True,
     iterable=["sweep"],
     help={
         "profiles": "baseline,piecewise: the first is the baseline, measured first and again last",
@@ -525,11 +540,12 @@ def experiment(
 
 
 @_task(
+    dials=True,
     help={
         "run": _RUN,
         "seconds": "watch so long (default: until the server is over, or Ctrl-C)",
         "no_bundle": _NO_BUNDLE,
-    }
+    },
 )
 def watch(
     c: Context,
@@ -571,7 +587,7 @@ def diagnose(
         return inspecting.diagnose(session, run or None)
 
 
-@_task(help={"run": _RUN})
+@_task(dials=True, help={"run": _RUN})
 def pull(c: Context, display: Display, host: str = "", run: str = "", json: bool = False) -> Any:
     """Bring a run's log and evidence here; of the log only what is new."""
     from remote import inspecting
@@ -692,11 +708,12 @@ def export(
 
 
 @_task(
+    dials=True,
     help={
         "name": "only that patch set (default: all)",
         "break_lock": _BREAK_LOCK,
         "yes": _YES,
-    }
+    },
 )
 def rollback_patch(
     c: Context,
@@ -715,7 +732,7 @@ def rollback_patch(
         return patch_work.rollback(session, name or None)
 
 
-@_task(help={"break_lock": _BREAK_LOCK, "yes": _YES})
+@_task(dials=True, help={"break_lock": _BREAK_LOCK, "yes": _YES})
 def restore(
     c: Context,
     display: Display,
@@ -732,7 +749,7 @@ def restore(
         return restored(session)
 
 
-@_task()
+@_task(dials=True)
 def patch_list(c: Context, display: Display, host: str = "", json: bool = False) -> Any:
     """List the patch sets and their state on the host."""
     from remote import patch_work
@@ -742,7 +759,7 @@ def patch_list(c: Context, display: Display, host: str = "", json: bool = False)
         return patch_work.listed(session)
 
 
-@_task(help={"name": "a patch set, or a .patch file"})
+@_task(dials=True, help={"name": "a patch set, or a .patch file"})
 def patch_diff(c: Context, display: Display, name: str, host: str = "", json: bool = False) -> Any:
     """Show what a patch set would change on the host."""
     from remote import patch_work
@@ -753,11 +770,12 @@ def patch_diff(c: Context, display: Display, name: str, host: str = "", json: bo
 
 
 @_task(
+    dials=True,
     help={
         "name": "a patch set, or a .patch file",
         "break_lock": _BREAK_LOCK,
         "yes": _YES,
-    }
+    },
 )
 def patch_apply(
     c: Context,
@@ -777,13 +795,14 @@ def patch_apply(
 
 
 @_task(
+    dials=True,
     help={
         "name": "NAME or PACKAGE/NAME of the new patch set, in your templates folder",
         "distribution": "the edited package (default: the first that has edits)",
         "summary": "what the edits are for, in one line",
         "break_lock": _BREAK_LOCK,
         "yes": _YES,
-    }
+    },
 )
 def patch_author(
     c: Context,
@@ -804,7 +823,7 @@ def patch_author(
         return authoring.author(session, name, distribution or None, summary or None)
 
 
-@_task()
+@_task(dials=True)
 def patch_verify(c: Context, display: Display, host: str = "", json: bool = False) -> Any:
     """Check every patched file by hash; exit 13 where one is not what this tool left there."""
     from remote import patch_work
@@ -818,10 +837,11 @@ def patch_verify(c: Context, display: Display, host: str = "", json: bool = Fals
 
 
 @_task(
+    dials=True,
     help={
         "every": "also the calls that SGLang keeps away from torch.compile",
         "fail_on_trap": "exit 13 when a call can't be traced",
-    }
+    },
 )
 def probe(
     c: Context,
@@ -839,7 +859,7 @@ def probe(
         return patch_work.probed(session, every, fail_on_trap)
 
 
-@_task(help={"command": "run by bash in the host's home folder"})
+@_task(dials=True, help={"command": "run by bash in the host's home folder"})
 def run(c: Context, display: Display, command: str, host: str = "") -> Any:
     """Run a command on the host in the runs' environment; its exit code is passed on."""
     from remote.session import opened
@@ -851,7 +871,7 @@ def run(c: Context, display: Display, command: str, host: str = "") -> Any:
         )
 
 
-@_task()
+@_task(dials=True)
 def shell(c: Context, display: Display, host: str = "") -> Any:
     """Open a shell on the host in the runs' environment."""
     from remote.session import opened
@@ -863,7 +883,10 @@ def shell(c: Context, display: Display, host: str = "") -> Any:
         )
 
 
-@_task(help={"local_port": "the port here (default: the server's own number, or a free one)"})
+@_task(
+    dials=True,
+    help={"local_port": "the port here (default: the server's own number, or a free one)"},
+)
 def tunnel(
     c: Context, display: Display, host: str = "", local_port: int = 0, json: bool = False
 ) -> Any:

@@ -7,19 +7,23 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from remote import crash, deploy, patching, pulling, server, venv
-from remote.core.diagnosis import diagnose
+from remote import deploy, patching, pulling, server, venv
 from remote.core.host_evidence import process_evidence
 from remote.core.host_facts import RunState
 from remote.core.log_lines import collapse
-from remote.core.reading import Reading, read_log
 from remote.core.verdict import Diagnosis, ProcessEvidence
 from remote.display import verdict_line
 from remote.errors import ServerCrashed, ServerHung, ToolError
 from remote.server import Outcome, Verdict
 from remote.session import Session
+
+if TYPE_CHECKING:
+    from remote.core.reading import Reading
+
+# What only a failure needs (the rules, the bundle) is imported when there is one: every task that
+# may fail imports this module.
 
 _CHUNK_BYTES = 1024 * 1024
 #: Lines of the log that an error quotes where no cause is known.
@@ -41,6 +45,8 @@ class Findings:
 
 def read_file(path: Path) -> Reading:
     """A log from a file, in constant memory."""
+    from remote.core.reading import read_log
+
     with path.open("rb") as file:
         return read_log(iter(lambda: file.read(_CHUNK_BYTES), b""))
 
@@ -60,6 +66,8 @@ def explain(
         hung: a wait saw no sign of work.
         lost: ranks that were seen to end first, with their exit status.
     """
+    from remote.core.diagnosis import diagnose
+
     reading = read_file(session.local(run).log_path)
     logged = {*reading.state.ranks, *(name for name in reading.last_of_rank if name)}
     process = ProcessEvidence(hung=hung)
@@ -148,6 +156,8 @@ def take_evidence(session: Session, run: str, findings: Findings) -> Path | None
     """The evidence bundle of a run as it is now; None where it could not be had."""
     host, settings, local = session.host, session.host_settings, session.local(run)
     display = session.display
+    from remote import crash
+
     texts = {}
     if findings.reading.tracebacks:
         texts["tracebacks.txt"] = _tracebacks(findings.reading)

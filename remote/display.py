@@ -12,14 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.live import Live
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
-from rich.syntax import Syntax
-from rich.table import Table
 
 from remote.core.budgets import Budgets
 from remote.core.heartbeat import Beat
@@ -30,6 +26,12 @@ from remote.core.scrubbing import Scrubber
 from remote.core.serving import Load
 from remote.errors import ToolError
 from remote.server import LinkNews, Verdict
+
+if TYPE_CHECKING:
+    # Imported where they are used: a task needs some of them, off a terminal hardly any.
+    from rich.live import Live
+    from rich.progress import Progress, TaskID
+    from rich.table import Table
 
 #: Columns of a table that goes to a file or a pipe.
 _WIDTH_OFF_TERMINAL = 160
@@ -93,12 +95,19 @@ class Display:
             sys.stdout.write(json.dumps(_scrubbed(value, self.scrub), indent=1) + "\n")
 
     def script(self, text: str) -> None:
-        self._prose.print(Syntax(printable_lines(text), "bash", background_color="default"))
+        self._highlighted(text, "bash")
 
     def diff(self, text: str) -> None:
-        self._prose.print(Syntax(printable_lines(text), "diff", background_color="default"))
+        self._highlighted(text, "diff")
+
+    def _highlighted(self, text: str, language: str) -> None:
+        from rich.syntax import Syntax
+
+        self._prose.print(Syntax(printable_lines(text), language, background_color="default"))
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        from rich.table import Table
+
         table = Table(box=None, pad_edge=False, header_style="bold")
         for column in columns:
             table.add_column(column, overflow="fold")
@@ -120,6 +129,14 @@ class Display:
             self.say(text)
             yield
             return
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            SpinnerColumn,
+            TextColumn,
+            TimeElapsedColumn,
+        )
+
         limit = f" of {deadline_s:.0f} s" if deadline_s else ""
         columns = (
             SpinnerColumn(),
@@ -155,6 +172,8 @@ class Display:
 
     def live(self) -> Live:
         """A part of the terminal that is drawn anew again and again."""
+        from rich.live import Live
+
         return Live(console=self._prose, auto_refresh=True, refresh_per_second=4, transient=True)
 
     def confirm(self, question: str) -> bool:
@@ -271,6 +290,8 @@ class ServingView:
         ]
 
     def _table(self, load: Load, beat: Beat | None) -> Table:
+        from rich.table import Table
+
         table = Table(title=f"run {self._run}", box=None, show_header=False, title_justify="left")
         for name, value in self._cells(load):
             table.add_row(name, f"[bold]{escape(value)}[/]")

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from remote import probe
 from remote.config import HostSettings
 from remote.core.host_facts import HostFacts
 from remote.core.trace_report import Outcome, SymbolProof
@@ -113,6 +112,8 @@ def prove(host: Host, settings: HostSettings, facts: HostFacts, patch: PatchSet)
     if not asked:
         return PatchProof(patch.name, (), ())
     short = patch.name.rpartition("/")[2]
+    from remote import probe  # hardly ever: proofs are kept
+
     symbols = probe.prove(host, settings, facts, asked, short)
     return PatchProof(patch.name, symbols, tuple(_against(patch, symbols)))
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from remote import config
 from remote.clock import Clock, SystemClock
@@ -16,10 +17,11 @@ from remote.display import Display
 from remote.errors import ConfigError
 from remote.host import Host
 from remote.recording import Recorder
-from remote.sandbox.control import Sandbox
-from remote.sandbox.setup import Progress
 from remote.ssh import SSHHost
 from remote.store import LocalRun
+
+if TYPE_CHECKING:
+    from remote.sandbox.setup import Progress
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,8 @@ def embedded_host(settings: Settings, display: Display, set_up: bool) -> HostSet
     Raises:
         ConfigError: it isn't set up and ``set_up`` does not ask for it.
     """
+    from remote.sandbox.control import Sandbox  # nobody else needs it
+
     sandbox = Sandbox(settings.sandbox_folder)
     if sandbox.status().installed:
         entry = sandbox.up(lambda progress: None, display.confirm)

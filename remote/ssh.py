@@ -11,7 +11,6 @@ import logging
 import os
 import random
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -29,7 +28,8 @@ from remote.agent import DEAD_AFTER_S, Agent
 from remote.config import Address, HostSettings, SSHSettings
 from remote.core import known_hosts
 from remote.core.shell import join
-from remote.core.ssh_options import SSHOptions, parse
+from remote.core.ssh_options import SSHOptions
+from remote.dialing import Dial, resolve, taken
 from remote.host import Answer, Link, Piece, Request
 from remote.starter import start_command
 
@@ -143,61 +143,18 @@ class SSHHost:
     def _connection(self) -> fabric.Connection:
         if self._opened is None:
             settings = self._settings
-            options = resolve(settings.address, settings.ssh_config)
-            self._opened, self._keys = _open(options, settings, self._ssh)
+            dial = taken(settings.address, settings.ssh_config, self._ssh.connect_timeout_s)
+            self._opened, self._keys = _open(dial.options(), settings, self._ssh, dial)
         return self._opened
 
 
-def resolve(address: Address, config: str | None) -> SSHOptions:
-    """What ssh_config says of an address, which itself goes before it.
-
-    Asked of `ssh -G` where OpenSSH is installed, otherwise of Paramiko's reader.
-
-    Args:
-        config: the file to read, ``none`` for no file, or None for the user's and the system's.
-    """
-    alias = address.host
-    try:
-        text = subprocess.run(
-            ["ssh", "-G", *(["-F", config] if config else []), "--", alias],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=True,
-        ).stdout
-        options = parse(text)
-    except FileNotFoundError:
-        options = parse(_without_openssh(alias, config))
-    except subprocess.CalledProcessError as error:
-        raise errors.ConfigError(
-            f"ssh_config cannot be read for {alias}",
-            evidence=error.stderr.strip().splitlines(),
-            hint="try: ssh -G " + alias,
-        ) from error
-    return replace(options, user=address.user or options.user, port=address.port or options.port)
-
-
-def _without_openssh(alias: str, config: str | None) -> str:
-    path = Path(config or "~/.ssh/config").expanduser()
-    known = paramiko.SSHConfig()
-    if config != "none" and path.exists():
-        known = paramiko.SSHConfig.from_path(str(path))
-    found: dict[str, Any] = {"hostname": alias, "user": getpass.getuser(), **known.lookup(alias)}
-    found.setdefault("userknownhostsfile", "~/.ssh/known_hosts")
-    found.setdefault("globalknownhostsfile", "/etc/ssh/ssh_known_hosts")
-    if "identityfile" not in found:
-        found["identityfile"] = [f"~/.ssh/{n}" for n in ("id_ed25519", "id_ecdsa", "id_rsa")]
-    lines = []
-    for keyword, value in found.items():
-        values: list[str] = value if isinstance(value, list) else [value]
-        lines += [f"{keyword} {each}" for each in values]
-    return "\n".join(lines)
-
-
 def _open(
-    options: SSHOptions, settings: HostSettings, ssh: SSHSettings
+    options: SSHOptions, settings: HostSettings, ssh: SSHSettings, dial: Dial | None = None
 ) -> tuple[fabric.Connection, _HostKeys]:
     """A connection that is up, its host key verified, and what judged that.
+
+    Args:
+        dial: what leads to that very host, as far as it has got.
 
     Raises:
         SSHError: the subclass says what stood in the way.
@@ -241,7 +198,7 @@ def _open(
     )
     connection.client.set_missing_host_key_policy(policy)
     try:
-        _connect(connection, settings.name, where)
+        _connect(connection, settings.name, where, dial)
     except BaseException:
         connection.close()
         raise
@@ -249,16 +206,19 @@ def _open(
     return connection, policy
 
 
-def _dial(connection: fabric.Connection) -> None:
+def _dial(connection: fabric.Connection, dial: Dial | None) -> None:
     """Open it; who is turned away by MaxStartups tries again, not in step with others."""
     for attempt in range(_TRIES):
         try:
+            if dial is not None and attempt == 0:
+                connection.connect_kwargs["sock"] = dial.connection()
             connection.open()
             return
         except (paramiko.SSHException, OSError, EOFError) as error:
             if attempt == _TRIES - 1 or not _turned_away(error):
                 raise
             connection.close()
+            connection.connect_kwargs.pop("sock", None)
             time.sleep(random.uniform(0.5, 1.5) * 0.25 * 2**attempt)  # nosec B311: no secret
 
 
@@ -269,10 +229,12 @@ def _turned_away(error: Exception) -> bool:
     return isinstance(error, (EOFError, ConnectionResetError))
 
 
-def _connect(connection: fabric.Connection, host: str, where: str) -> None:
+def _connect(
+    connection: fabric.Connection, host: str, where: str, dial: Dial | None = None
+) -> None:
     try:
         try:
-            _dial(connection)
+            _dial(connection, dial)
         except paramiko.PasswordRequiredException:
             if not sys.stdin.isatty():
                 raise
@@ -280,6 +242,7 @@ def _connect(connection: fabric.Connection, host: str, where: str) -> None:
                 f"Passphrase for {connection.connect_kwargs['key_filename']}: "
             )
             connection.connect_kwargs["passphrase"] = phrase
+            connection.connect_kwargs.pop("sock", None)
             connection.open()
     except paramiko.PasswordRequiredException as error:
         raise errors.AuthenticationFailed(
