@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -21,9 +22,6 @@ BEAT_S = 2.0
 #: A client that waits, asks or thinks gives a sign of life every few seconds. Without any for so
 #: long it is gone, even where the network never said so: its lock must not outlive it.
 SILENT_S = 15.0
-
-#: Seconds between looks whether the client is still there.
-_HANG_UP_S = 0.2
 
 #: What may be dropped half way when the client is gone: it takes long and changes nothing.
 _ONLY_LOOKS = frozenset(
@@ -51,6 +49,7 @@ class Link:
         self._requests: list[tuple[dict[str, Any], bytes]] = []
         self._learn(early)
         self._writing = threading.Lock()
+        self._heard_s = self.sent_s = time.monotonic()
         self.ended = False
 
     def next_request(self) -> tuple[dict[str, Any], bytes] | None:
@@ -62,15 +61,24 @@ class Link:
                 self.ended = True
         return self._requests.pop(0) if self._requests else None
 
-    def pause(self, seconds: float) -> bool:
-        """Wait; True as soon as the client asks for something else or is gone."""
+    def pause(self, seconds: float, also: Sequence[int] = ()) -> bool:
+        """Wait; True as soon as the client asks for something else, is gone or silent for too long.
+
+        Ends early, too, where one of the descriptors ``also`` can be read.
+        """
         if not self._requests and not self.ended:
-            if not select.select([self._read_fd], [], [], seconds)[0]:
-                return False
-            self._take()
+            poller = select.poll()  # what a server of many ranks has is beyond select's reach
+            for fd in (self._read_fd, *also):
+                poller.register(fd, select.POLLIN)
+            ready = {fd for fd, _ in poller.poll(math.ceil(seconds * 1000))}
+            if self._read_fd in ready:
+                self._take()
+            elif time.monotonic() - self._heard_s > SILENT_S:
+                self.ended = True
         return bool(self._requests) or self.ended
 
     def _take(self) -> None:
+        self._heard_s = time.monotonic()
         chunk = os.read(self._read_fd, 65536)
         if not chunk:
             self.ended = True
@@ -85,16 +93,21 @@ class Link:
             self._take()
         return self.ended or any(body.get("chain") != chain for body, _ in self._requests)
 
-    def hung_up(self) -> bool:
-        """Whether the client's end is closed; takes nothing from the input."""
+    def hung_up(self, also: Sequence[int], seconds: float) -> set[int]:
+        """Wait until the client's end is closed or one of the descriptors ``also`` can be read;
+        those that are. Takes nothing from the input.
+        """
         poller = select.poll()
         poller.register(self._read_fd, select.POLLRDHUP)
-        return bool(poller.poll(0))
+        for fd in also:
+            poller.register(fd, select.POLLIN)
+        return {fd for fd, _ in poller.poll(math.ceil(seconds * 1000))}
 
     def send(self, body: dict[str, Any], data: bytes = b"", *, compress: bool = False) -> None:
         """One message, whole, whichever thread sends it."""
         packed = frames.pack(body, data, compress=compress)
         with self._writing:
+            self.sent_s = time.monotonic()
             view = memoryview(packed)
             while view:
                 view = view[os.write(self._write_fd, view) :]
@@ -114,29 +127,34 @@ def serve(link: Link, functions: Functions) -> None:
         if chain is not None and (chain == broken or link.wants_otherwise(chain)):
             broken = chain
             continue
-        working = threading.Event()
-        beat = threading.Thread(target=_beat, args=(link, body, working), daemon=True)
+        done = os.eventfd(0, os.EFD_CLOEXEC)
+        beat = threading.Thread(target=_beat, args=(link, body, done), daemon=True)
         beat.start()
         try:
             if not _answer(link, functions, body, data):
                 broken = chain
         finally:
-            working.set()
+            os.eventfd_write(done, 1)
             beat.join()
+            os.close(done)
 
 
-def _beat(link: Link, request: dict[str, Any], done: threading.Event) -> None:
-    """Signs of life while a request is worked on; looks that nobody waits for any more end here."""
-    began = time.monotonic()
-    while not done.wait(_HANG_UP_S):
-        if link.hung_up():
+def _beat(link: Link, request: dict[str, Any], done: int) -> None:
+    """Signs of life while a request is worked on; looks that nobody waits for any more end here.
+
+    Wakes for nothing else: a follow may last for days.
+    """
+    while True:
+        happened = link.hung_up((done,), max(0.0, link.sent_s + BEAT_S - time.monotonic()))
+        if done in happened:
+            return
+        if happened:
             link.ended = True
             # Its lock goes with it; what changes something on the host is carried to its end.
             if request["function"] in _ONLY_LOOKS:
                 os._exit(0)
             return
-        if time.monotonic() - began >= BEAT_S:
-            began = time.monotonic()
+        if time.monotonic() - link.sent_s >= BEAT_S:
             link.send({"id": request["id"], "kind": "beat"})
 
 

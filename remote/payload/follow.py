@@ -7,17 +7,34 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 from . import gpus, procs, ranks, readiness, runs
+from .family import Family, Titles
+from .growth import Growth
 
 _CHUNK_BYTES = 256 * 1024
+#: Between two looks where the kernel does not tell of growth.
 _LOOK_S = 0.05
+#: What is written within so long of another is sent with it: a flood of lines is not one of
+#: messages.
+_GATHER_S = 0.005
 _TICK_S = 1.0
-#: Ranks that were learnt of meanwhile are waited for from then on.
-_RANKS_MS = 200
+#: The same once nothing has happened for `_QUIET_S`, and at most where processes are so many that
+#: looking at them would take more than a `_TICK_SHARE` th of a core.
+_QUIET_TICK_S = 3.0
+_QUIET_S = 5.0
+_TICK_SHARE = 1000
 _PID_S = 15.0  # bash needs milliseconds to write it; a host that swaps may need seconds
+
+
+class Pause(Protocol):
+    """Waits so many seconds, or until one of the descriptors can be read; True when the client
+    wants this to stop.
+    """
+
+    def __call__(self, seconds: float, also: Sequence[int] = ()) -> bool: ...
 
 
 def follow(
@@ -25,41 +42,63 @@ def follow(
     run: str,
     offset: int,
     probe: dict[str, Any] | None,
-    pause: Callable[[float], bool],
+    pause: Pause,
 ) -> Iterator[tuple[dict[str, Any], bytes]]:
     """Yield log bytes from ``offset``, ticks, the probe's result, and at last the end.
 
+    The log's growth, an end of a process, the client's word and the probe's wake it; by itself it
+    does nothing but tick.
+
     Args:
         probe: address, port and timeout_s of a readiness check to make meanwhile, or None.
-        pause: waits that many seconds; True when the client wants this to stop.
 
     Messages: ``{"log": offset, "inode": …}`` with bytes; ``{"restarted": reason}`` when the file
-    was cut or replaced (the offset is 0 again); ``{"tick": …}`` each second; ``{"probe": …}``;
+    was cut or replaced (the offset is 0 again); ``{"tick": …}`` each second, less often while
+    nothing happens or where processes are many; ``{"probe": …}``;
     ``{"lost": [{"rank", "pid", "exit"}]}`` once, for the ranks that ended first while the server
     went on; ``{"gone": exit status or None}`` last, after the log's last byte.
     """
-    log = _Log(os.path.join(runs.folder(state, run), "server.log"), offset)
+    path = os.path.join(runs.folder(state, run), "server.log")
+    log = _Log(path, offset)
     server = _await_server(state, run, pause)
+    bell = _Bell()
     results: list[dict[str, Any]] = []
+
+    def check(asked: dict[str, Any]) -> None:
+        results.append(readiness.check(run, **asked))
+        bell.ring()
+
     if probe is not None and server is not None:
-        threading.Thread(
-            target=lambda: results.append(readiness.check(run, **probe)), daemon=True
-        ).start()
+        threading.Thread(target=check, args=(probe,), daemon=True).start()
     pidfd = _pidfd(server)
-    last_tick = time.monotonic()
+    growth = Growth(path)
     sampler = gpus.Sampler()
-    watched = _Ranks()
+    watched = _Ranks(bell)
+    signs = _Signs(state, run, server)
     # A rank may go before the first tick.
-    watched.learn(_roster(procs.members(run), server))
+    watched.learn(signs.look()["ranks"])
+    seen: Any = None
+    happened_at = time.monotonic()
+    tick_at = happened_at + _TICK_S
+    events = [fd for fd in (pidfd, growth.fd, bell.fd) if fd is not None]
     try:
         while True:
             # Looked at before reading, so that what was written before the death is read after it.
-            gone = pidfd is None or bool(select.select([pidfd], [], [], 0)[0])
+            gone = pidfd is None or _readable(pidfd)
+            told = growth.told()
+            bell.silence()
             # First who went, then what the others printed of it.
             lost = watched.lost()
             if lost:
                 yield {"lost": lost}, b""
-            yield from log.news()
+            grown = False
+            for body, data in log.news():
+                grown = True
+                if "restarted" in body:
+                    growth.watch()
+                yield body, data
+            if grown and not told:
+                growth.missed()
             if results:
                 yield {"probe": results.pop()}, b""
             if gone:
@@ -68,57 +107,109 @@ def follow(
                 yield {"gone": status, "stop_requested": runs.stop_requested(state, run)}, b""
                 return
             now = time.monotonic()
-            if now - last_tick >= _TICK_S:
-                last_tick = now
-                tick = _tick(state, run, server)
+            if lost or grown:
+                happened_at = now
+                tick_at = min(tick_at, now + _TICK_S)
+            if now >= tick_at:
+                used_s = time.thread_time()
+                quiet = now - happened_at >= _QUIET_S
+                tick = signs.look(everybody=not quiet)
                 watched.learn(tick["ranks"])
+                if (tick["ranks"], tick["dead"]) != seen:
+                    seen, happened_at, quiet = (tick["ranks"], tick["dead"]), now, False
+                used_s = time.thread_time() - used_s
+                usual_s = _QUIET_TICK_S if quiet else _TICK_S
+                tick_at = now + max(usual_s, min(used_s * _TICK_SHARE, _QUIET_TICK_S))
                 yield {"tick": {**tick, "gpus": sampler.latest}}, b""
-            if pause(_LOOK_S):
+            if grown and pause(_GATHER_S):
+                return
+            wait_s = max(0.0, tick_at - time.monotonic())
+            if pause(min(wait_s, _LOOK_S) if growth.blind else wait_s, events):
                 return
     finally:
         sampler.stop()
         watched.close()
+        growth.close()
+        bell.close()
         log.close()
         if pidfd is not None:
             os.close(pidfd)
 
 
-def _roster(alive: list[procs.Process], server: procs.Process | None) -> dict[str, list[Any]]:
-    """Each rank's pid and state."""
-    found = ranks.roster(alive, server.pid if server else None)
-    return {name: [process.pid, process.state] for name, process in found.items()}
+def _readable(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))
 
 
-def _tick(state: str, run: str, server: procs.Process | None) -> dict[str, Any]:
-    """Signs of life: processes, CPU seconds, memory, each rank's pid and state, compilers.
+class _Signs:
+    """A run's signs of life, looked at again and again."""
 
-    ``dead`` are ranks that ended while their parent goes on and has not asked about them.
-    """
-    alive = procs.members(run)
-    cpu_s = sum(process.cpu_ticks for process in alive) / os.sysconf("SC_CLK_TCK")
-    return {
-        "processes": len(alive),
-        "cpu_s": round(cpu_s, 2),
-        "memory_bytes": sum(procs.memory_bytes(process.pid) for process in alive),
-        "ranks": _roster(alive, server),
-        "builders": ranks.builders(alive),
-        "stopping": runs.stop_requested(state, run),
-        "dead": [
-            [child["pid"], child["name"]]
-            for child in ranks.dead_children(alive)
-            if child["name"].startswith("sglang::")
-        ],
-    }
+    def __init__(self, state: str, run: str, server: procs.Process | None) -> None:
+        self._state, self._run = state, run
+        self._server_pid = server.pid if server else None
+        self._family = Family(run)
+        self._titles = Titles()
+
+    def look(self, *, everybody: bool = True) -> dict[str, Any]:
+        """Processes, CPU seconds, memory, each rank's pid and state, compilers.
+
+        ``everybody``: of those that have come since the last look, too.
+        ``dead`` are ranks that ended while their parent goes on and has not asked about them.
+        """
+        alive = self._family.look(everybody=everybody)
+        self._titles.forget(but=alive)
+        roster = ranks.roster(alive, self._server_pid, self._titles.of)
+        cpu_s = sum(process.cpu_ticks for process in alive) / os.sysconf("SC_CLK_TCK")
+        pages = sum(process.memory_pages for process in alive)
+        return {
+            "processes": len(alive),
+            "cpu_s": round(cpu_s, 2),
+            "memory_bytes": pages * os.sysconf("SC_PAGE_SIZE"),
+            "ranks": {name: [process.pid, process.state] for name, process in roster.items()},
+            "builders": ranks.builders(alive, self._titles.of),
+            "stopping": runs.stop_requested(self._state, self._run),
+            "dead": [
+                [process.pid, process.name]
+                for process in self._family.dead
+                if process.name.startswith("sglang::")
+            ],
+        }
+
+
+class _Bell:
+    """What one thread rings and others wait for; once it is closed nobody hears it."""
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._closed = False
+        self._lock = threading.Lock()  # the descriptor may be somebody else's by the next moment
+
+    def ring(self) -> None:
+        with self._lock:
+            if not self._closed:
+                os.eventfd_write(self.fd, 1)
+
+    def silence(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self.fd)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            os.close(self.fd)
 
 
 class _Ranks:
     """The server's ranks by their pidfds: which one ended first.
 
     A server that loses a rank ends the others, and itself, within milliseconds: whoever looks now
-    and then finds them all gone. So a thread waits for the first.
+    and then finds them all gone. So a thread waits for the first, and rings.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, bell: _Bell) -> None:
+        self._bell = bell
+        self._changed = _Bell()
         self._fds: dict[int, tuple[str, int]] = {}
         self._known: set[int] = set()
         self._first: list[dict[str, Any]] = []
@@ -128,11 +219,13 @@ class _Ranks:
 
     def learn(self, roster: dict[str, list[Any]]) -> None:
         """Watch those that are not watched yet."""
-        for name, (pid, _) in roster.items():
-            if pid not in self._known:
-                self._known.add(pid)
-                with contextlib.suppress(ProcessLookupError):
-                    self._fds[os.pidfd_open(pid)] = (name, pid)
+        fresh = {name: pid for name, (pid, _) in roster.items() if pid not in self._known}
+        for name, pid in fresh.items():
+            self._known.add(pid)
+            with contextlib.suppress(ProcessLookupError):
+                self._fds[os.pidfd_open(pid)] = (name, pid)
+        if fresh:
+            self._changed.ring()
 
     def lost(self) -> list[dict[str, Any]]:
         """Those that ended first, once; none where the main process went no later than they."""
@@ -141,21 +234,25 @@ class _Ranks:
 
     def _wait(self) -> None:
         while not self._over.is_set():
+            self._changed.silence()
             poll = select.poll()  # a server of many ranks has descriptors beyond select's reach
-            for fd in list(self._fds):
+            for fd in [self._changed.fd, *self._fds]:
                 poll.register(fd, select.POLLIN)
-            ended = [self._fds[fd] for fd, _ in poll.poll(_RANKS_MS)]
+            ended = [self._fds[fd] for fd, _ in poll.poll() if fd in self._fds]
             if ended:
                 if all(name != ranks.SERVER for name, _ in ended):
                     self._first = [
                         {"rank": name, "pid": pid, "exit": procs.exit_status(pid)}
                         for name, pid in ended
                     ]
+                    self._bell.ring()
                 return
 
     def close(self) -> None:
         self._over.set()
+        self._changed.ring()
         self._thread.join()
+        self._changed.close()
         for fd in self._fds:
             os.close(fd)
 
@@ -196,7 +293,7 @@ class _Log:
         os.close(self._fd)
 
 
-def _await_server(state: str, run: str, pause: Callable[[float], bool]) -> procs.Process | None:
+def _await_server(state: str, run: str, pause: Pause) -> procs.Process | None:
     """The server's process; it may take a moment until the script has written its pid."""
     until = time.monotonic() + _PID_S
     missed = 0
@@ -236,5 +333,5 @@ def _await_status(state: str, run: str) -> int | None:
     """The exit status; the supervisor writes it a moment after the death."""
     until = time.monotonic() + 1.0
     while (status := runs.exit_status(state, run)) is None and time.monotonic() < until:
-        time.sleep(0.02)
+        time.sleep(0.002)
     return status

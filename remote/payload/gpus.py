@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 import threading
@@ -15,7 +16,7 @@ GPU_FIELDS = "index,name,uuid,memory.total,memory.used,driver_version,compute_ca
 APP_FIELDS = "gpu_uuid,pid,used_memory"
 
 _PLACES = "/usr/bin:/usr/local/bin:/usr/local/nvidia/bin:/bin"
-_SAMPLE_S = 5.0
+_SAMPLE_S = 5
 #: A driver gives back the memory of a process that is gone within seconds.
 _RELEASE_S = 60.0
 _LOOK_S = 0.5
@@ -27,40 +28,42 @@ def program() -> str | None:
 
 
 class Sampler:
-    """Utilisation (percent) and memory (MiB) of each GPU, asked for every few seconds.
+    """Utilisation (percent) and memory (MiB) of each GPU, every few seconds.
 
-    In a thread of its own, for an nvidia-smi that waits for a sick driver must hold up nothing.
+    One nvidia-smi that goes on, for its start costs more than its samples; in a thread of its own,
+    for one that waits for a sick driver must hold up nothing.
     """
 
     def __init__(self) -> None:
         self.latest: list[list[int]] = []
-        self._stopped = threading.Event()
+        self._program: subprocess.Popen[bytes] | None = None
         found = program()
         if found is not None:
-            threading.Thread(target=self._sample, args=(found,), daemon=True).start()
+            query = "--query-gpu=index,utilization.gpu,memory.used"
+            with contextlib.suppress(OSError):
+                self._program = subprocess.Popen(
+                    [found, query, "--format=csv,noheader,nounits", f"--loop={_SAMPLE_S}"],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                )
+                threading.Thread(target=self._sample, args=(self._program,), daemon=True).start()
 
     def stop(self) -> None:
-        self._stopped.set()
+        if self._program is not None:
+            self._program.kill()
 
-    def _sample(self, found: str) -> None:
-        query = "--query-gpu=utilization.gpu,memory.used"
-        while not self._stopped.is_set():
-            try:
-                done = subprocess.run(
-                    [found, query, "--format=csv,noheader,nounits"],
-                    capture_output=True,
-                    timeout=20,
-                    stdin=subprocess.DEVNULL,
-                )
-            except (OSError, subprocess.TimeoutExpired):
-                return
-            rows = [row.split(",") for row in done.stdout.decode("utf-8", "replace").splitlines()]
-            self.latest = [
-                [int(word) if word.strip().isdigit() else 0 for word in row]
-                for row in rows
-                if len(row) == 2
-            ]
-            self._stopped.wait(_SAMPLE_S)
+    def _sample(self, program: subprocess.Popen[bytes]) -> None:
+        assert program.stdout is not None
+        rows: dict[str, list[int]] = {}
+        with program.stdout as lines:
+            for line in lines:
+                index, *row = line.decode("utf-8", "replace").split(",")
+                if len(row) != 2:
+                    continue
+                rows[index] = [int(word) if word.strip().isdigit() else 0 for word in row]
+                self.latest = list(rows.values())
+        program.wait()
 
 
 def ask() -> dict[str, Any]:

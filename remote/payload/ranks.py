@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from . import procs
@@ -32,15 +32,18 @@ def name_of(title: str) -> str | None:
     return " ".join(_TAG.findall(found["tags"])) or found["what"]
 
 
-def roster(processes: Iterable[procs.Process], server_pid: int | None) -> dict[str, procs.Process]:
+def roster(
+    processes: Iterable[procs.Process],
+    server_pid: int | None,
+    title: Callable[[procs.Process], str] = procs.title,
+) -> dict[str, procs.Process]:
     """The living processes that have a part of their own, by name.
 
     A stopped one without a name yet (a rank that still imports) is told by its pid.
     """
     found: dict[str, procs.Process] = {}
     for process in processes:
-        title = (procs.command_line(process.pid) or [""])[0]
-        name = SERVER if process.pid == server_pid else name_of(title)
+        name = SERVER if process.pid == server_pid else name_of(title(process))
         if name is not None:
             found[name] = process
         elif process.state == "T":
@@ -48,9 +51,11 @@ def roster(processes: Iterable[procs.Process], server_pid: int | None) -> dict[s
     return found
 
 
-def builders(processes: Iterable[procs.Process]) -> list[str]:
+def builders(
+    processes: Iterable[procs.Process], title: Callable[[procs.Process], str] = procs.title
+) -> list[str]:
     """The compilers among the processes, each once."""
-    names = {os.path.basename((procs.command_line(each.pid) or [""])[0]) for each in processes}
+    names = {os.path.basename(title(each)) for each in processes}
     return sorted(names & _BUILDERS)
 
 
