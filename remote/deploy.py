@@ -23,6 +23,7 @@ from remote.core.checks import Level, Line, Start
 from remote.core.flag_table import InstalledParser
 from remote.core.flags import FlagPlan, ServerAddress
 from remote.core.host_facts import HostFacts, RunState
+from remote.core.phases import READY_LINE
 from remote.core.scrubbing import Scrubber
 from remote.core.secret_values import Secrets
 from remote.core.shell import masked, masked_env, masked_setting
@@ -397,7 +398,7 @@ def _warnings(facts: HostFacts, seen: PatchView, found: Sequence[Line]) -> tuple
 
 
 def carry_out(
-    host: Host, made: Plan, local: LocalRun, clock: Clock, tell: Tell
+    host: Host, made: Plan, local: LocalRun, clock: Clock, tell: Tell, timeout_s: float
 ) -> tuple[PatchProof, ...]:
     """Push, patch and prove, stop what makes way, start; the host's lock must be held.
 
@@ -417,7 +418,8 @@ def carry_out(
         settings, made.run, made.script.encode(), made.record(), made.secrets.files()
     )
     stops = [server.stop_request(settings, previous) for previous in made.stops]
-    follow = server.follow_request(settings, made.run)
+    check = server.readiness(settings, timeout_s, after=READY_LINE)
+    follow = server.follow_request(settings, made.run, probe=check)
     restarting = [*stops, start, RELEASE, follow]
     host.ahead([*patch_requests(settings, made.facts, made.patches), *restarting])
     proofs = apply_patches(host, settings, made.facts, made.patches, made.seen, tell)

@@ -106,7 +106,9 @@ def deploy_profile(session: Session, name: str, options: DeployOptions) -> dict[
                 display.working(f"deploying {name}"),
                 session.record.start(made, local.folder),
             ):
-                proofs = deploy.carry_out(host, made, local, session.clock, display.tell)
+                proofs = deploy.carry_out(
+                    host, made, local, session.clock, display.tell, start_s(options, made)
+                )
                 show_proofs(display, proofs)
         else:
             session.record.seen(running)
@@ -121,8 +123,7 @@ def deploy_profile(session: Session, name: str, options: DeployOptions) -> dict[
         return {"run": run, "plan": plan_dict(made), "changed": False, "verdict": None}
     if running is not None:
         display.say(f"nothing has changed: run {run} is still starting")
-    timeout_s = options.timeout_s or made.profile.ready_timeout_s
-    verdict = _follow(session, run, name, timeout_s, whole=running is None)
+    verdict = _follow(session, run, name, start_s(options, made), whole=running is None)
     _judge(session, run, verdict, options.bundle, whole=running is None)
     return {
         "run": run,
@@ -132,6 +133,11 @@ def deploy_profile(session: Session, name: str, options: DeployOptions) -> dict[
         "proofs": [proof.as_dict() for proof in proofs],
         "intent_mismatches": _check_intent(session, made.record(), verdict),
     }
+
+
+def start_s(options: DeployOptions, made: deploy.Plan) -> float:
+    """Seconds that the start may take."""
+    return options.timeout_s or made.profile.ready_timeout_s
 
 
 def wait(

@@ -21,7 +21,7 @@ from remote.core.log_events import (
     FatalReason,
     StartState,
 )
-from remote.core.phases import Phase
+from remote.core.phases import READY_LINE, Phase
 from remote.core.secret_values import values_in
 from remote.core.server_log import LogReader
 from remote.core.shell import quote
@@ -266,6 +266,21 @@ def start_request(
     return Request("runs.start", params, b"".join([script, *files.values()]))
 
 
+def readiness(settings: HostSettings, left_s: float, after: str = "") -> dict[str, Any]:
+    """The check by which a follower tells that the server serves.
+
+    Args:
+        left_s: what is left of the time for the start.
+        after: begin once the log has this text; at once where it is empty.
+    """
+    check: dict[str, Any] = {
+        "address": local_address(settings),
+        "port": settings.port,
+        "timeout_s": min(_PROBE_S, max(left_s, 1.0)),
+    }
+    return {**check, "after": after} if after else check
+
+
 def follow_request(
     settings: HostSettings, run: str, offset: int = 0, probe: Mapping[str, Any] | None = None
 ) -> Request:
@@ -351,7 +366,7 @@ def until_ready(
     deadline = Deadline.after(clock, timeout_s)
     heart = Heartbeat(budgets or Budgets(), began)
     follower = Follower(host, settings, run, clock)
-    probe: dict[str, Any] | None = None
+    probe = readiness(settings, timeout_s, after=READY_LINE)
 
     def verdict(outcome: Outcome, reason: str, **more: Any) -> Verdict:
         return Verdict(
@@ -373,13 +388,16 @@ def until_ready(
         heart.log(clock.monotonic_s(), reader.state.phase)
 
     while True:
-        asked = probe
+        asking = "after" not in probe
         for piece in follower.pieces(probe):
             if isinstance(piece, LinkNews):
                 heart.resume(clock.monotonic_s())
                 watch(piece, reader.state)
+                # What was asked over the lost connection is asked again, but not what was awaited.
+                asking = "after" not in probe
                 continue
             if "log" in piece.body:
+                asking = asking or "probing" in piece.body
                 take(piece.data)
             elif "restarted" in piece.body:
                 reader = LogReader()
@@ -398,7 +416,7 @@ def until_ready(
                     return verdict(Outcome.CRASHED, found["why"])
                 if found.get("final"):
                     return verdict(Outcome.NOT_READY, f"up, but {found['why']}")
-                probe = None  # ask again below
+                asking = False  # ask again below
             elif "gone" in piece.body:
                 for event in reader.finish():
                     watch(event, reader.state)
@@ -418,12 +436,8 @@ def until_ready(
                     Outcome.NOT_READY,
                     f"not ready after {timeout_s:.0f} s, in phase {reader.state.phase.value}",
                 )
-            if reader.state.ready is not None and (probe is None or asked is None):
-                probe = {
-                    "address": local_address(settings),
-                    "port": settings.port,
-                    "timeout_s": min(_PROBE_S, max(deadline.left_s, 1.0)),
-                }
+            if reader.state.ready is not None and not asking:
+                probe = readiness(settings, deadline.left_s)
                 break
 
 

@@ -58,7 +58,7 @@ class Deploys:
 
     def carry_out(self, made: Plan) -> LocalRun:
         local = LocalRun(self.runs, made.run)
-        deploy.carry_out(self.host, made, local, SystemClock(), self.said.append)
+        deploy.carry_out(self.host, made, local, SystemClock(), self.said.append, 60.0)
         return local
 
     def deploy(

@@ -10,6 +10,9 @@ import re
 from enum import Enum
 from typing import NamedTuple
 
+#: What SGLang prints once it has warmed up, in all versions.
+READY_LINE = "The server is fired up"
+
 
 class Phase(str, Enum):
     """Where a server is; the order is that of a start, although captures may swap."""
@@ -113,7 +116,7 @@ _MILESTONES: dict[str, tuple[Milestone, ...]] = {
         _milestone(r"INFO: +Started server process", starts=Phase.HTTP),
         _milestone(r"INFO: +Uvicorn running on", ends=Phase.HTTP, starts=Phase.WARM_UP),
     ),
-    "The ": (_milestone(r"The server is fired up", ends=Phase.WARM_UP, starts=Phase.READY),),
+    "The ": (_milestone(READY_LINE, ends=Phase.WARM_UP, starts=Phase.READY),),
 }
 
 

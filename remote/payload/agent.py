@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from . import frames, own_code, procs
+from . import frames, own_code
 from .refusal import Refused
 
 #: Seconds between signs of life while a request is being worked on; the client counts on them to
@@ -22,6 +22,10 @@ BEAT_S = 2.0
 #: A client that waits, asks or thinks gives a sign of life every few seconds. Without any for so
 #: long it is gone, even where the network never said so: its lock must not outlive it.
 SILENT_S = 15.0
+
+#: Seconds for which answers are held for each other at most, and up to how many bytes.
+_HELD_S = 0.2
+_HELD_BYTES = 64 * 1024
 
 #: What may be dropped half way when the client is gone: it takes long and changes nothing.
 _ONLY_LOOKS = frozenset(
@@ -50,6 +54,7 @@ class Link:
         self._learn(early)
         self._writing = threading.Lock()
         self._heard_s = self.sent_s = time.monotonic()
+        self._held = bytearray(frames.GREETING)
         self.ended = False
 
     def next_request(self) -> tuple[dict[str, Any], bytes] | None:
@@ -67,7 +72,9 @@ class Link:
         Ends early, too, where one of the descriptors ``also`` can be read.
         """
         if not self._requests and not self.ended:
-            poller = select.poll()  # what a server of many ranks has is beyond select's reach
+            poller = (
+                select.poll()
+            )  # what a server of many ranks has is beyond select's reach
             for fd in (self._read_fd, *also):
                 poller.register(fd, select.POLLIN)
             ready = {fd for fd, _ in poller.poll(math.ceil(seconds * 1000))}
@@ -85,13 +92,17 @@ class Link:
         self._learn(chunk)
 
     def _learn(self, chunk: bytes) -> None:
-        self._requests += [each for each in self._splitter.feed(chunk) if "function" in each[0]]
+        self._requests += [
+            each for each in self._splitter.feed(chunk) if "function" in each[0]
+        ]
 
     def wants_otherwise(self, chain: int) -> bool:
         """Whether the client is gone, or has asked for something beside that chain."""
         if not self.ended and select.select([self._read_fd], [], [], 0)[0]:
             self._take()
-        return self.ended or any(body.get("chain") != chain for body, _ in self._requests)
+        return self.ended or any(
+            body.get("chain") != chain for body, _ in self._requests
+        )
 
     def hung_up(self, also: Sequence[int], seconds: float) -> set[int]:
         """Wait until the client's end is closed or one of the descriptors ``also`` can be read;
@@ -103,14 +114,38 @@ class Link:
             poller.register(fd, select.POLLIN)
         return {fd for fd, _ in poller.poll(math.ceil(seconds * 1000))}
 
-    def send(self, body: dict[str, Any], data: bytes = b"", *, compress: bool = False) -> None:
-        """One message, whole, whichever thread sends it."""
-        packed = frames.pack(body, data, compress=compress)
+    def send(self, body: dict[str, Any], data: bytes = b"") -> None:
+        """One message, whole, whichever thread sends it, and those that were held before it."""
+        packed = frames.pack(body, data)
         with self._writing:
+            self._held += packed
+            self._flush()
+
+    def answer(self, body: dict[str, Any], data: bytes = b"") -> None:
+        """The last message of a request; held while more requests wait, to go with their answers.
+
+        Every write is a packet, and packets are what a slow link counts.
+        """
+        packed = frames.pack(body, data, compress=True)
+        with self._writing:
+            self._held += packed
+            if not self._requests or len(self._held) > _HELD_BYTES:
+                self._flush()
+
+    def flush(self) -> None:
+        """Send what is held: what comes next may take long."""
+        with self._writing:
+            self._flush()
+
+    @property
+    def holds(self) -> bool:
+        """Whether answers are held."""
+        return bool(self._held)
+
+    def _flush(self) -> None:
+        while self._held:
             self.sent_s = time.monotonic()
-            view = memoryview(packed)
-            while view:
-                view = view[os.write(self._write_fd, view) :]
+            del self._held[: os.write(self._write_fd, self._held)]
 
 
 def serve(link: Link, functions: Functions) -> None:
@@ -119,13 +154,12 @@ def serve(link: Link, functions: Functions) -> None:
     Those of one chain were sent ahead: each is begun only after the one before it went well.
     """
     broken: int | None = None
-    os.write(1, frames.GREETING)
-    link.send({"hello": {"pid": os.getpid(), "boot_id": procs.boot_id()}})
     while (request := link.next_request()) is not None:
         body, data = request
         chain = body.get("chain")
         if chain is not None and (chain == broken or link.wants_otherwise(chain)):
             broken = chain
+            link.flush()
             continue
         done = os.eventfd(0, os.EFD_CLOEXEC)
         beat = threading.Thread(target=_beat, args=(link, body, done), daemon=True)
@@ -145,7 +179,8 @@ def _beat(link: Link, request: dict[str, Any], done: int) -> None:
     Wakes for nothing else: a follow may last for days.
     """
     while True:
-        happened = link.hung_up((done,), max(0.0, link.sent_s + BEAT_S - time.monotonic()))
+        wait_s = _HELD_S if link.holds else link.sent_s + BEAT_S - time.monotonic()
+        happened = link.hung_up((done,), max(0.0, wait_s))
         if done in happened:
             return
         if happened:
@@ -154,16 +189,20 @@ def _beat(link: Link, request: dict[str, Any], done: int) -> None:
             if request["function"] in _ONLY_LOOKS:
                 os._exit(0)
             return
+        link.flush()
         if time.monotonic() - link.sent_s >= BEAT_S:
             link.send({"id": request["id"], "kind": "beat"})
 
 
-def _answer(link: Link, functions: Functions, body: dict[str, Any], data: bytes) -> bool:
+def _answer(
+    link: Link, functions: Functions, body: dict[str, Any], data: bytes
+) -> bool:
     """Answer one request; False where it was refused, or holds up what was sent behind it."""
     number = body["id"]
     try:
         answer = functions.run(body["function"], dict(body["params"]), data)
         if isinstance(answer, Iterator):
+            link.flush()
             for message in answer:
                 piece, blob = message if isinstance(message, tuple) else (message, b"")
                 link.send({"id": number, "kind": "piece", "body": piece}, blob)
@@ -171,7 +210,7 @@ def _answer(link: Link, functions: Functions, body: dict[str, Any], data: bytes)
         piece, blob = answer if isinstance(answer, tuple) else (answer, b"")
         holds = bool(piece.pop("holds", False))
         told = {"holds": True} if holds else {}
-        link.send({"id": number, "kind": "done", **told, "body": piece}, blob, compress=True)
+        link.answer({"id": number, "kind": "done", **told, "body": piece}, blob)
         return not holds
     except Refused as refused:
         error = {
@@ -180,17 +219,22 @@ def _answer(link: Link, functions: Functions, body: dict[str, Any], data: bytes)
             "evidence": refused.evidence,
             "hint": refused.hint,
         }
-        link.send({"id": number, "kind": "error", "error": error})
+        link.answer({"id": number, "kind": "error", "error": error})
     except BrokenPipeError:
         raise
     except OSError as error:
-        link.send({"id": number, "kind": "error", "error": _system_error(error)})
+        link.answer({"id": number, "kind": "error", "error": _system_error(error)})
     except Exception as error:
         import traceback  # costs a third of this program's start, and is hardly ever needed
 
         lines = traceback.format_exc().splitlines()
-        note = {"kind": "ToolError", "message": repr(error), "evidence": lines, "hint": None}
-        link.send({"id": number, "kind": "error", "error": note})
+        note = {
+            "kind": "ToolError",
+            "message": repr(error),
+            "evidence": lines,
+            "hint": None,
+        }
+        link.answer({"id": number, "kind": "error", "error": note})
     return False
 
 

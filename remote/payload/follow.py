@@ -50,11 +50,13 @@ def follow(
     does nothing but tick.
 
     Args:
-        probe: address, port and timeout_s of a readiness check to make meanwhile, or None.
+        probe: address, port and timeout_s of a readiness check to make meanwhile, or None; with
+            ``after``, a text, once the log has it.
 
-    Messages: ``{"log": offset, "inode": …}`` with bytes; ``{"restarted": reason}`` when the file
-    was cut or replaced (the offset is 0 again); ``{"tick": …}`` each second, less often while
-    nothing happens or where processes are many; ``{"probe": …}``;
+    Messages: ``{"log": offset, "inode": …}`` with bytes, and ``{"probing": True}`` where the check
+    begins with them; ``{"restarted": reason}`` when the file was cut or replaced (the offset is 0
+    again); ``{"tick": …}`` each second, less often while nothing happens or where processes are
+    many; ``{"probe": …}``;
     ``{"lost": [{"rank", "pid", "exit"}]}`` once, for the ranks that ended first while the server
     went on; ``{"gone": exit status or None}`` last, after the log's last byte.
     """
@@ -63,13 +65,18 @@ def follow(
     server = _await_server(state, run, pause)
     bell = _Bell()
     results: list[dict[str, Any]] = []
+    asked = dict(probe or {})
+    awaited = asked.pop("after", "").encode()
 
-    def check(asked: dict[str, Any]) -> None:
+    def check() -> None:
         results.append(readiness.check(run, **asked))
         bell.ring()
 
-    if probe is not None and server is not None:
-        threading.Thread(target=check, args=(probe,), daemon=True).start()
+    def begin() -> None:
+        threading.Thread(target=check, daemon=True).start()
+
+    if asked and server is not None and not awaited:
+        begin()
     pidfd = _pidfd(server)
     growth = Growth(path)
     sampler = gpus.Sampler()
@@ -92,11 +99,16 @@ def follow(
             if lost:
                 yield {"lost": lost}, b""
             grown = False
-            for body, data in log.news():
+            for message, data in log.news():
                 grown = True
-                if "restarted" in body:
+                if "restarted" in message:
                     growth.watch()
-                yield body, data
+                # A text that two pieces share is left to who reads lines.
+                if awaited and server is not None and awaited in data:
+                    awaited = b""
+                    message["probing"] = True
+                    begin()
+                yield message, data
             if grown and not told:
                 growth.missed()
             if results:
@@ -104,7 +116,10 @@ def follow(
             if gone:
                 status = _await_status(state, run)
                 yield from log.news()
-                yield {"gone": status, "stop_requested": runs.stop_requested(state, run)}, b""
+                yield (
+                    {"gone": status, "stop_requested": runs.stop_requested(state, run)},
+                    b"",
+                )
                 return
             now = time.monotonic()
             if lost or grown:
@@ -166,7 +181,9 @@ class _Signs:
             "processes": len(alive),
             "cpu_s": round(cpu_s, 2),
             "memory_bytes": pages * os.sysconf("SC_PAGE_SIZE"),
-            "ranks": {name: [process.pid, process.state] for name, process in roster.items()},
+            "ranks": {
+                name: [process.pid, process.state] for name, process in roster.items()
+            },
             "builders": ranks.builders(alive, self._titles.of),
             "stopping": runs.stop_requested(self._state, self._run),
             "dead": [
@@ -183,7 +200,9 @@ class _Bell:
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._closed = False
-        self._lock = threading.Lock()  # the descriptor may be somebody else's by the next moment
+        self._lock = (
+            threading.Lock()
+        )  # the descriptor may be somebody else's by the next moment
 
     def ring(self) -> None:
         with self._lock:
@@ -219,7 +238,9 @@ class _Ranks:
 
     def learn(self, roster: dict[str, list[Any]]) -> None:
         """Watch those that are not watched yet."""
-        fresh = {name: pid for name, (pid, _) in roster.items() if pid not in self._known}
+        fresh = {
+            name: pid for name, (pid, _) in roster.items() if pid not in self._known
+        }
         for name, pid in fresh.items():
             self._known.add(pid)
             with contextlib.suppress(ProcessLookupError):
@@ -235,7 +256,9 @@ class _Ranks:
     def _wait(self) -> None:
         while not self._over.is_set():
             self._changed.silence()
-            poll = select.poll()  # a server of many ranks has descriptors beyond select's reach
+            poll = (
+                select.poll()
+            )  # a server of many ranks has descriptors beyond select's reach
             for fd in [self._changed.fd, *self._fds]:
                 poll.register(fd, select.POLLIN)
             ended = [self._fds[fd] for fd, _ in poll.poll() if fd in self._fds]

@@ -17,6 +17,9 @@ from typing import Any
 from .files import expand, private_dir, write
 from .refusal import Refused
 
+#: Where less is free, runs need it more.
+_ROOM_BYTES = 64 * 1024 * 1024
+
 #: So many are kept: colleagues may use other versions of this tool.
 _KEPT = 4
 
@@ -39,6 +42,9 @@ class OwnCode:
         """Write it down where it isn't yet. A host without a state folder is left without one."""
         state = expand(self._state)
         if self._parts is None or not os.path.isdir(state):
+            return
+        info = os.statvfs(state)
+        if info.f_bavail * info.f_frsize < _ROOM_BYTES:
             return
         body = marshal.dumps(dict(self._parts))
         # Not being able to costs time, and nothing else.
