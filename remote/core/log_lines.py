@@ -129,6 +129,9 @@ _WORKER = re.compile(rf"\brank=(?P<number>\d+)|_(?P<tag>{_RANK}(?:_{_RANK})*) pi
 _RAY_SUFFIX = re.compile(r" \[repeated \d+x across cluster\]$")
 
 
+#: Past the constructor's keywords, which cost as much as the rest of the line.
+_plain = tuple.__new__
+
 #: How a line of Docker's json-file driver starts.
 _JSON_STARTS = ('{"log":"', '{"log": "')
 
@@ -145,6 +148,9 @@ def _out_of_json(text: str) -> str:
 def parse_line(number: int, raw: bytes) -> LogLine:
     """Decode one segment and peel its prefixes; the innermost time and rank win."""
     text = raw.decode("utf-8", "replace")
+    # Most lines of a traceback: no prefix begins with a blank.
+    if raw[:1] == b" " and b"\x1b" not in raw:
+        return _plain(LogLine, (number, text, "", "", "", False))
     if text.startswith(_JSON_STARTS):
         text = _out_of_json(text)
     if "\x1b" in text:

@@ -32,6 +32,7 @@ from remote.core.rank_phases import RankPhases
 #: Requests written to the log hold whatever users sent: nothing in them is the server's word.
 _REQUEST_DUMPS = ("Receive: ", "Finish: ", "Received request", "Finished request")
 
+_BLANKS = ("", " ", "\t")  # what an empty line begins with, too
 _PORT_TAKEN = ("ddress already in use", "[Errno 98]", "EADDRINUSE")
 _PROCESS_DIED = re.compile(
     r"(?:Subprocess (?P<name>\S+) \(pid=\d+\) crashed with exit code (?P<code>-?\d+)"
@@ -64,6 +65,7 @@ class LogReader:
         self._state = StartState()  # what changes rarely; the rest is added by ``state``
         self._server = Phase.ARGUMENTS
         self._ranks = RankPhases()
+        self._figures: dict[str, float] = {}
         self._bar: Progress | None = None
         self._last_step: ServingStep | None = None
 
@@ -80,6 +82,7 @@ class LogReader:
             ranks=dict(self._ranks.phases),
             inside=self._ranks.inside,
             slowest_rank=None if ranks_done or len(self._ranks.phases) < 2 else behind,
+            figures=dict(self._figures),
             progress=self._bar if self._bar is not None and self._bar.phase is phase else None,
             last_step=self._last_step,
         )
@@ -116,9 +119,10 @@ class LogReader:
 
     def _line(self, line: LogLine) -> None:
         text = line.text
-        if text.startswith(_REQUEST_DUMPS):
+        indented = text[:1] in _BLANKS
+        if not indented and text.startswith(_REQUEST_DUMPS):
             return
-        drawn = bar(text)
+        drawn = bar(text) if "%" in text else None
         if drawn is not None:
             self._progress(line, drawn)
             if drawn.rest:
@@ -129,7 +133,7 @@ class LogReader:
         if not self._begun:
             self._begun = True
             self._events.append(PhaseStarted(line.number, Phase.ARGUMENTS, "", line.stamp))
-        if not text or text[0] in " \t":  # the body of a traceback, or of a longer message
+        if indented:  # the body of a traceback, or of a longer message
             return
         reached = milestone(text)
         if reached is not None:
@@ -231,27 +235,27 @@ class LogReader:
         self._events.append(fatal)
 
     def _note_figures(self, said: dict[str, float]) -> None:
-        if said:
-            self._state = replace(self._state, figures={**self._state.figures, **said})
+        self._figures.update(said)
 
 
 def _fatal(line: LogLine) -> tuple[FatalReason, int | None] | None:
     """Why the server cannot serve after this line, and an exit code where one is named."""
     text = line.text
-    if _HIT.match(text):
+    if " hit an exception:" in text and _HIT.match(text):
         return FatalReason.SCHEDULER_EXCEPTION, None
     if text.startswith(_CHILD_FAILED):
         return FatalReason.CHILD_FAILED, None
     if text.startswith("Initialization failed. warmup error"):
         return FatalReason.WARM_UP_FAILED, None
-    if died := _PROCESS_DIED.match(text):
+    if text[0] in "SCR" and (died := _PROCESS_DIED.match(text)):
         if died["child_code"]:
             return FatalReason.PROCESS_DIED, -int(died["child_code"])
         code = died["code"] or died["rank_code"]
         return FatalReason.PROCESS_DIED, int(code) if code else None
     # PyTorch warns of one address family and goes on with the other.
-    taken = any(words in text for words in _PORT_TAKEN) and "[c10d]" not in text
-    if taken and own_words(line):
+    first, second, third = _PORT_TAKEN  # one by one: every line of a flood comes by here
+    taken = first in text or second in text or third in text
+    if taken and "[c10d]" not in text and own_words(line):
         return FatalReason.PORT_IN_USE, None
     return None
 

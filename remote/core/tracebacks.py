@@ -206,7 +206,8 @@ class _Open:
     blank: bool = False  # the last line of the message was blank
 
     def keep(self, line: LogLine) -> None:
-        self.last_line = max(self.last_line, line.number)
+        if line.number > self.last_line:
+            self.last_line = line.number
         if len(self.text) < MAX_LINES:
             self.text.append(line.text)
 
@@ -354,7 +355,12 @@ class TracebackCollector:
     def _body(self, line: LogLine) -> bool:
         text = line.text
         found = _FRAME.fullmatch(text) if 'File "' in text else None
-        block = self._owner(line, found)
+        block: _Open | None
+        if len(self._open) == 1:
+            (block,) = self._open
+            block = block if self._same_writer(block, line) else None
+        else:
+            block = self._owner(line, found)
         if block is None:
             return found is not None and self._orphan(line)
         for words, link in _LINKS if text.startswith(_LINK_STARTS) else ():
@@ -380,9 +386,9 @@ class TracebackCollector:
     def _before_exception(self, block: _Open, line: LogLine) -> bool:
         """A line between a traceback's header and its exception: code, or the exception itself."""
         text = line.text
-        if not text.strip():
+        if not text or text.isspace():
             return True
-        if raised := _EXCEPTION.match(text):
+        if text[0] != " " and (raised := _EXCEPTION.match(text)):
             block.type = raised["type"]
             block.message = [raised["message"] or ""]
             block.message_lines = [line.number]
@@ -401,9 +407,11 @@ class TracebackCollector:
         text = line.text
         if block.expects_header:
             return not text.strip()
-        if not text.strip():
+        if not text or text.isspace():
             block.blank = True
-        elif _AFTERWARDS.match(text) or (block.blank and not _goes_on(block.message, text)):
+        elif (text[0] != " " and _AFTERWARDS.match(text)) or (
+            block.blank and not _goes_on(block.message, text)
+        ):
             return False
         if len(block.message) < MAX_LINES:
             block.message.append(text)
@@ -411,9 +419,7 @@ class TracebackCollector:
         return True
 
     def _owner(self, line: LogLine, found: re.Match[str] | None) -> _Open | None:
-        """The open traceback that a body line continues."""
-        if len(self._open) == 1:
-            return self._open[0] if self._same_writer(self._open[0], line) else None
+        """Which of several open tracebacks a body line continues."""
         mine = [block for block in self._open if self._same_writer(block, line)]
         if len(mine) < 2:
             return mine[0] if mine else None
