@@ -99,15 +99,15 @@ def learn_secrets(session: Session, run: str) -> None:
 
 def pull(session: Session, run: str) -> int:
     """Bring what is new of the run's log; its bytes."""
-    display = session.display
+    display, settings = session.display, session.host_settings
+    fresh = pulling.request(settings, run, session.local(run))
+    session.host.ahead([server.script_request(settings, run), fresh])
     learn_secrets(session, run)
 
     def tell(done: int, size: int) -> None:
         display.bar(f"log of {run}, MiB", done >> 20, size >> 20)
 
-    return pulling.pull_log(
-        session.host, session.host_settings, run, session.local(run), session.clock, tell
-    )
+    return pulling.pull_log(session.host, settings, run, session.local(run), session.clock, tell)
 
 
 def conclude(

@@ -172,15 +172,7 @@ def pick_run(session: Session, run: str | None) -> RunState:
     Raises:
         ConfigError: no such run, or none at all.
     """
-    host, settings = session.host, session.host_settings
-    if run is None:
-        ids = host.call("runs.ids", state=settings.state)["ids"]
-        if not ids:
-            raise ConfigError(
-                f"{settings.name} has no runs yet", hint="inv deploy PROFILE starts one"
-            )
-        run = str(ids[-1])
-    found = server.look(host, settings, run)
+    found = server.look(session.host, session.host_settings, run)
     session.record.seen(found)
     return found
 

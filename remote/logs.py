@@ -10,7 +10,7 @@ from remote.clock import Clock
 from remote.config import HostSettings
 from remote.core.log_lines import Collapser, printable
 from remote.errors import ConfigError, SSHError
-from remote.host import Host, Piece
+from remote.host import Host, Piece, Request
 from remote.redial import Redial
 from remote.server import Follower, LinkNews, describe_status
 
@@ -71,15 +71,19 @@ def lines(
     follow: bool,
     clock: Clock,
     tell: Callable[[str], None],
+    ahead: Request | None = None,
 ) -> Iterator[str]:
     """The lines as a terminal would leave them, safe to print; with ``follow``, until the end.
 
     Args:
+        ahead: what was asked of the host already, as `request` made it.
         tell: told what is no line: a search's progress, a lost connection, the server's end.
     """
     collapser = Collapser()
     end = 0
-    for piece in _selected(host, settings, run, wanted, clock, tell, whole_lines=follow):
+    for piece in _selected(
+        host, clock, tell, ahead or request(settings, run, wanted, follow=follow), run
+    ):
         end = int(piece.body.get("end", end))
         yield from map(printable, collapser.feed(piece.data))
     if follow:
@@ -93,39 +97,38 @@ def lines(
         yield from map(printable, collapser.finish())
 
 
+def request(settings: HostSettings, run: str | None, wanted: Selection, *, follow: bool) -> Request:
+    """What `lines` asks first; ``run`` may be None for the newest."""
+    params = {
+        "state": settings.state,
+        "run": run,
+        "start": None,
+        "tail": wanted.tail,
+        "since": wanted.since,
+        "ago_s": wanted.ago_s,
+        "grep": wanted.grep,
+        "whole_lines": follow,
+    }
+    return Request("log.select", params)
+
+
 def _selected(
-    host: Host,
-    settings: HostSettings,
-    run: str,
-    wanted: Selection,
-    clock: Clock,
-    tell: Callable[[str], None],
-    *,
-    whole_lines: bool,
+    host: Host, clock: Clock, tell: Callable[[str], None], asked: Request, run: str
 ) -> Iterator[Piece]:
     """The selection's pieces; after a lost connection, from where it broke off."""
     redial = Redial(host, clock)
-    start: int | None = None
+    params = dict(asked.params)
     while True:
         try:
-            with host.stream(
-                "log.select",
-                state=settings.state,
-                run=run,
-                start=start,
-                tail=wanted.tail,
-                since=wanted.since,
-                ago_s=wanted.ago_s,
-                grep=wanted.grep,
-                whole_lines=whole_lines,
-            ) as pieces:
+            with host.stream(asked.function, **params) as pieces:
                 for piece in pieces:
                     if (away_s := redial.back()) is not None:
                         tell(str(LinkNews(away_s)))
-                    start = int(piece.body["next"])
+                    params |= {"run": run, "start": int(piece.body["next"])}
                     yield piece
             return
         except SSHError as error:
+            params["run"] = run
             if redial.lost(error):
                 tell(str(LinkNews()))
 

@@ -202,18 +202,22 @@ def print_logs(
     if lines_wanted is None and since is None and grep is None:
         lines_wanted = _TAIL
     wanted = logs.selection(lines_wanted, since, grep)
+    settings = session.host_settings
+    asked = logs.request(settings, run, wanted, follow=follow)
+    session.host.ahead([server.look_request(settings, run), asked])
     found = pick_run(session, run)
     if found.rebooted:
         display.warn("the host was rebooted since this run was started; its log ends there")
     kept: list[str] = []
     for line in logs.lines(
         session.host,
-        session.host_settings,
+        settings,
         found.run,
         wanted,
         follow=follow,
         clock=session.clock,
         tell=display.warn,
+        ahead=asked,
     ):
         shown = session.scrubber.text(line)
         if display.as_json and not follow:

@@ -8,7 +8,7 @@ from remote import decoding
 from remote.clock import Clock
 from remote.config import HostSettings
 from remote.errors import SSHError
-from remote.host import Host
+from remote.host import Host, Request
 from remote.redial import Redial
 from remote.store import LocalRun
 
@@ -41,6 +41,19 @@ def pull_log(
             redial.lost(error)
 
 
+def request(settings: HostSettings, run: str, local: LocalRun) -> Request:
+    """What `pull_log` asks first."""
+    inode, offset = local.log_position()
+    params = {
+        "state": settings.state,
+        "run": run,
+        "inode": inode,
+        "offset": offset,
+        "reads": decoding.readable(),
+    }
+    return Request("log.pull", params)
+
+
 def _pieces(
     host: Host,
     settings: HostSettings,
@@ -54,15 +67,8 @@ def _pieces(
     Where the copy reaches is counted in what was decoded and written: what a cut leaves in the
     decoder comes again.
     """
-    inode, offset = local.log_position()
-    with host.stream(
-        "log.pull",
-        state=settings.state,
-        run=run,
-        inode=inode,
-        offset=offset,
-        reads=decoding.readable(),
-    ) as pieces:
+    asked = request(settings, run, local)
+    with host.stream(asked.function, **asked.params) as pieces:
         head = next(pieces).body
         redial.back()
         inode, offset, size = int(head["inode"]), int(head["offset"]), int(head["size"])

@@ -122,13 +122,18 @@ class LinkNews:
 Watcher = Callable[[Event | Beat | LinkNews, StartState], None]
 
 
-def look(host: Host, settings: HostSettings, run: str) -> RunState:
-    """One run as it is now.
+def look(host: Host, settings: HostSettings, run: str | None) -> RunState:
+    """One run, or the newest, as it is now.
 
     Raises:
-        ConfigError: the host has no such run.
+        ConfigError: the host has no such run, or none at all.
     """
-    return host_facts.run_state(host.call("runs.look", state=settings.state, run=run))
+    return host_facts.run_state(look_request(settings, run).of(host))
+
+
+def look_request(settings: HostSettings, run: str | None) -> Request:
+    """What `look` asks."""
+    return Request("runs.look", {"state": settings.state, "run": run})
 
 
 def script(host: Host, settings: HostSettings, run: str) -> str:
@@ -136,9 +141,14 @@ def script(host: Host, settings: HostSettings, run: str) -> str:
 
     Those as ``SECRET=…`` words, so that whoever learns what the script keeps secret learns them.
     """
-    found = host.call("runs.script", state=settings.state, run=run)
+    found = script_request(settings, run).of(host)
     secrets = [f"SECRET={quote(value)}\n" for value in values_in(found["secrets"])]
     return "\n".join([str(found["script"]), *secrets])
+
+
+def script_request(settings: HostSettings, run: str) -> Request:
+    """What `script` asks."""
+    return Request("runs.script", {"state": settings.state, "run": run})
 
 
 def note(

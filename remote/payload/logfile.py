@@ -45,7 +45,7 @@ def tail_offset(fd: int, lines: int) -> int:
 
 def select(
     state: str,
-    run: str,
+    run: str | None,
     start: int | None,
     tail: int | None,
     since: str | None,
@@ -60,6 +60,7 @@ def select(
     doubling a line; the last has ``end`` as well, where the selection ended.
 
     Args:
+        run: None: the newest.
         start: go on from that offset; ``tail`` (without ``grep``), ``since`` and ``ago_s`` have
             had their effect.
         tail: the last so many lines (of those that match).
@@ -68,7 +69,7 @@ def select(
         grep: only lines that match the regular expression.
         whole_lines: leave out a last line that has no end yet.
     """
-    fd = _open(state, run)
+    fd = _open(state, runs.newest(state) if run is None else run)
     try:
         end = os.fstat(fd).st_size
         if whole_lines:

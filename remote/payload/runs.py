@@ -127,10 +127,29 @@ def _ended_at(home: str) -> float | None:
         return None
 
 
+def newest(state: str) -> str:
+    """The run that was started last.
+
+    Raises:
+        Refused: ConfigError; there is none.
+    """
+    known = ids(state)
+    if not known:
+        raise Refused(
+            "ConfigError", "the host has no runs yet", hint="inv deploy PROFILE starts one"
+        )
+    return known[-1]
+
+
 def look(
-    state: str, run: str, living: dict[str, list[procs.Process]] | None = None
+    state: str, run: str | None, living: dict[str, list[procs.Process]] | None = None
 ) -> dict[str, Any]:
-    """A run as it is now; ``living`` is `procs.by_run`, where the caller has it already."""
+    """A run, or the newest, as it is now; ``living`` is `procs.by_run`, where the caller has it.
+
+    Raises:
+        Refused: ConfigError; the host has no such run, or none at all.
+    """
+    run = newest(state) if run is None else run
     home = folder(state, run)
     started = record(state, run)
     rebooted = started.get("boot_id") != procs.boot_id()
