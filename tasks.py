@@ -80,14 +80,14 @@ def _reported(body: Callable[..., Any], dials: bool) -> Callable[..., Any]:
         if dials and "--help" not in options.values():
             from remote import dialing
 
-            dialing.begin(c.config, PROJECT, options.get("host", ""))
+            dialing.begin(c.config, PROJECT, options.get("host") or "")
         from remote.display import Display
 
         display = Display(as_json=bool(options.get("json")))
         try:
             if "--help" in options.values():
                 raise ConfigError("--help goes before the task: inv --help TASK")
-            result = body(c, display, *args, **_numbers(options, numeric))
+            result = body(c, display, *args, **_read(options, numeric, texts))
             if result is not None and not isinstance(result, int):
                 display.json(result)
             sys.stdout.flush()
@@ -106,16 +106,18 @@ def _reported(body: Callable[..., Any], dials: bool) -> Callable[..., Any]:
         if isinstance(result, int):
             sys.exit(result)
 
-    # Invoke reads a task's options from its signature; the display is none of them, and numbers
-    # are read here, for Invoke's own reading ends in a traceback.
+    # Invoke reads a task's options from its signature; the display is none of them. Numbers are
+    # read here, for Invoke's own reading ends in a traceback; and what was given empty
+    # (`--run "$RUN"`) is told from what was not given, for it must not mean the default.
     signature = inspect.signature(body)
     numeric = {
         name: p.default
         for name, p in signature.parameters.items()
         if isinstance(p.default, (int, float)) and not isinstance(p.default, bool)
     }
+    texts = [n for n, p in signature.parameters.items() if p.default == "" and n != "note"]
     kept = [
-        p.replace(default="") if name in numeric else p
+        p.replace(default=None) if name in numeric or name in texts else p
         for name, p in signature.parameters.items()
         if name != "display"
     ]
@@ -124,15 +126,23 @@ def _reported(body: Callable[..., Any], dials: bool) -> Callable[..., Any]:
     return run
 
 
-def _numbers(options: dict[str, Any], numeric: dict[str, Any]) -> dict[str, Any]:
-    """The options with those that are numbers read; one that wasn't given has its default."""
-    read = {}
+def _read(options: dict[str, Any], numeric: dict[str, Any], texts: Sequence[str]) -> dict[str, Any]:
+    """The options with those that are numbers read; one that wasn't given has its default.
+
+    Raises:
+        ConfigError: a number is none, or a text was given that is empty.
+    """
+    read: dict[str, Any] = {}
     for name, default in numeric.items():
-        text = options.get(name, "")
+        text = options.get(name)
         try:
-            read[name] = default if text == "" else number(name, text, default)
+            read[name] = default if text is None else number(name, text, default)
         except ValueError as wrong:
             raise ConfigError(str(wrong)) from wrong
+    for name in texts:
+        read[name] = text = options.get(name) or ""
+        if not text and options.get(name) is not None:
+            raise ConfigError(f"--{name.replace('_', '-')} was given without a value")
     return {**options, **read}
 
 

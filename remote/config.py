@@ -5,16 +5,18 @@ Invoke merges the sources into one mapping; :func:`load` turns it into :class:`S
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from remote.core import defaults
+from remote.core import defaults, from_environment
 from remote.core.defaults import DEFAULTS as DEFAULTS
 from remote.core.fields import Fields, Problems, described, whole_number
 from remote.core.intents import FlagValue, Want, read_flags, read_reasons, read_wants
+from remote.core.loopback import is_address
 from remote.core.nearest import did_you_mean
 from remote.core.secret_values import SecretSource, read_sources
 from remote.errors import ConfigError
@@ -26,6 +28,12 @@ SANDBOX = "sandbox"
 
 #: Top-level keys that are Invoke's.
 INVOKE_KEYS = frozenset({"debug", "run", "runners", "sudo", "tasks", "timeouts"})
+
+#: A host's settings that are one value each.
+_SCALARS = (
+    *("address", "bind", "cuda_home", "identity_file", "known_hosts", "model", "port"),
+    *("ssh_config", "state", "venv"),
+)
 
 _LARGEST = 2**31 - 1
 _BRACKETED = re.compile(r"\[(?P<host>[^\]]+)\](?::(?P<port>.*))?\Z", re.DOTALL)
@@ -196,7 +204,10 @@ def load(settings: Mapping[str, object], project: Path) -> Settings:
         ConfigError: everything that is wrong, a line of evidence each.
     """
     problems = Problems()
-    top = Fields("", _plain(settings), problems)
+    plain = _plain(settings)
+    if isinstance(plain, dict) and isinstance(plain.get("hosts"), dict):
+        plain["hosts"] = from_environment.filled(plain["hosts"], _SCALARS, os.environ)
+    top = Fields("", plain, problems)
     bench = _bench(top.section("bench"), _DEFAULT_BENCH)
     secrets = _secrets(top)
     ssh = top.section("ssh")
@@ -228,6 +239,8 @@ def load(settings: Mapping[str, object], project: Path) -> Settings:
             hosts.problem(name, "wanted a name of letters, digits, dots, dashes and underscores")
     if read.templates is not None and not read.templates.is_dir():
         top.problem("templates", f"no such folder: {read.templates}")
+    for variable in from_environment.passed_over(hosts.entries(), os.environ):
+        problems.add(variable, "names no setting of a host in invoke.yaml")
     for section in (ssh, sandbox):
         section.refuse_unknown()
     top.refuse_unknown(INVOKE_KEYS)
@@ -270,7 +283,7 @@ def _host(
         model=entry.text("model"),
         port=entry.whole("port", low=1, high=65535),
         bench=_bench(entry.section("bench"), bench),
-        bind=entry.text("bind", "127.0.0.1"),
+        bind=_bind(entry),
         cuda_home=_remote_path(entry, "cuda_home", "/usr/local/cuda"),
         state=_remote_path(entry, "state", "~/.sglang-remote"),
         identity_file=None if identity_file is None else _local(identity_file, project),
@@ -286,6 +299,13 @@ def _host(
     )
     entry.refuse_unknown()
     return host
+
+
+def _bind(entry: Fields) -> str:
+    bind = entry.text("bind", "127.0.0.1")
+    if not is_address(bind):
+        entry.problem("bind", f"wanted an IP address or a name to listen on, found {bind!r}")
+    return bind
 
 
 def _secrets(top: Fields) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from remote.core.checks import Level, Line, Start
 from remote.core.flag_table import InstalledParser
 from remote.core.flags import FlagPlan, ServerAddress
 from remote.core.host_facts import HostFacts, RunState
+from remote.core.loopback import is_loopback
 from remote.core.phases import READY_LINE
 from remote.core.scrubbing import Scrubber
 from remote.core.secret_values import Secrets
@@ -332,9 +333,11 @@ def _refuse_open_door(settings: HostSettings, argv: Sequence[str]) -> None:
         ConfigError: it is one.
     """
     bind = settings.bind
-    loopback = bind == "localhost" or bind == "::1" or bind.startswith("127.")
-    keyed = any(word.partition("=")[0] == "--api-key" for word in argv)
-    if not loopback and not keyed:
+    keys = [key for flag, key in pairwise((*argv, "")) if flag == "--api-key"]
+    keys += [word.partition("=")[2] for word in argv if word.startswith("--api-key=")]
+    if any(not key.strip() for key in keys):
+        raise ConfigError("flags.api-key is empty: the server would ask nobody for a key")
+    if not is_loopback(bind) and not keys:
         raise ConfigError(
             f"hosts.{settings.name}.bind is {bind}: the network would reach a server without a key",
             host=settings.name,

@@ -20,7 +20,7 @@ from rich.markup import escape
 from remote.core.budgets import Budgets
 from remote.core.heartbeat import Beat
 from remote.core.log_events import Event, FatalLine, PhaseStarted, StartState
-from remote.core.log_lines import printable
+from remote.core.log_lines import printable_lines
 from remote.core.phases import Phase
 from remote.core.scrubbing import Scrubber
 from remote.core.serving import Load
@@ -318,11 +318,6 @@ def _scrubbed(value: Any, scrub: Callable[[str], str]) -> Any:
     if value is None or isinstance(value, (bool, int, float)):
         return value
     return scrub(str(value.value if isinstance(value, Enum) else value))
-
-
-def printable_lines(text: str) -> str:
-    """Text of several lines with each made safe to print."""
-    return "\n".join(printable(line) for line in text.split("\n"))
 
 
 def moment(at: float) -> str:

@@ -19,7 +19,7 @@ from remote.core.intents import INTENTS, FlagValue, Want, read_flags, read_wants
 from remote.core.layers import Sourced, overlay
 from remote.core.nearest import did_you_mean
 from remote.core.secret_values import SecretSource, read_sources
-from remote.core.shell import says_where
+from remote.core.shell import is_secret, says_where
 from remote.errors import ConfigError
 
 T = TypeVar("T")
@@ -253,8 +253,10 @@ def _sets(words: Sequence[str]) -> Overrides:
         if not equals or not key:
             problems.add(f"--set {word}", "wanted key=value")
         elif dot and section in sections:
-            # A variable is text: 1 and off reach the server as they are written.
-            as_text = section == "env" and text != "null" and not says_where(text)
+            # A variable is text: 1 and off reach the server as they are written. A secret that
+            # looks like a mapping was meant to say where it is kept.
+            where = says_where(text) or (is_secret(inner) and text.startswith("{"))
+            as_text = section == "env" and text != "null" and not where
             sections[section][inner] = text if as_text else _scalar(text)
         elif dot:
             problems.add(f"--set {key}", f"unknown section{did_you_mean(section, sections)}")

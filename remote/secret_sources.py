@@ -26,7 +26,7 @@ def read(source: SecretSource, where: str) -> str:
     text = {"env": _variable, "file": _file, "command": _printed}[source.kind](source.what, where)
     value = text[:-1] if text.endswith("\n") else text
     value = value[:-1] if value.endswith("\r") else value
-    if not value:
+    if not value.strip():
         raise ConfigError(f"{where}: {source} is empty")
     return value
 

@@ -20,6 +20,7 @@ def stop(session: Session, run: str | None) -> dict[str, Any]:
         else:
             found = [each for each in venv.survey(host, settings).runs if each.alive]
         session.record.seen(*found)
+        locking.respect_starts(session, found)
         done = []
         for each in (each for each in found if each.alive):
             done.append(server.stop(host, settings, each, session.clock, display.tell))

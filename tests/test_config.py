@@ -243,6 +243,41 @@ def test_the_environment_goes_over_the_file(
     assert settings.ssh.accept_new_host_keys is False
 
 
+def test_a_hosts_setting_that_the_file_lacks_can_come_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    entry = {key: value for key, value in FOUR_LINES.items() if key != "port"}
+    settings = config.load(
+        merged(
+            monkeypatch,
+            {"hosts": {"gpu": entry}},
+            INVOKE_HOSTS_GPU_PORT="30001",
+            INVOKE_HOSTS_GPU_KNOWN_HOSTS="/keys/known",
+            INVOKE_HOSTS_GPU_BIND="0.0.0.0",
+        ),
+        tmp_path,
+    )
+    host = settings.hosts["gpu"]
+    assert (host.port, host.known_hosts, host.bind) == (30001, Path("/keys/known"), "0.0.0.0")
+
+
+@pytest.mark.parametrize("name", ["GPU_NOSUCH", "GPU_ENV_X", "OTHER_PORT", "GPU_PORTS"])
+def test_a_variable_that_names_no_setting_is_not_passed_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    made = merged(monkeypatch, {"hosts": gpu()}, **{f"INVOKE_HOSTS_{name}": "1"})
+    with pytest.raises(ConfigError) as refused:
+        config.load(made, tmp_path)
+    assert f"INVOKE_HOSTS_{name}: names no setting" in refused.value.evidence[0]
+
+
+@pytest.mark.parametrize("bind", ["127.0.0.1 --api-key x", "-x", "999.1.1.1", "a b", "http://x"])
+def test_an_address_to_listen_on_is_one(tmp_path: Path, bind: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(tmp_path, hosts=gpu(bind=bind))
+    assert "hosts.gpu.bind" in refused.value.evidence[0]
+
+
 def test_invokes_own_keys_are_passed_over() -> None:
     assert set(Config.global_defaults()) <= config.INVOKE_KEYS
 

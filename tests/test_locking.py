@@ -100,6 +100,8 @@ def test_nothing_is_stopped_or_patched_under_a_start_of_somebody_else(bob: Lab) 
         lambda: bob.deploy(SERVES),
         lambda: patch_work.apply(bob.session, PATCH),
         lambda: patch_work.rollback(bob.session, None),
+        lambda: stopping.stop(bob.session, None),
+        lambda: stopping.stop(bob.session, run),
     ):
         with pytest.raises(Locked, match="still starting") as refusal:
             task()

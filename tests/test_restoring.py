@@ -65,6 +65,23 @@ def test_the_host_is_what_it_was_and_that_is_proven(lab_task: Lab) -> None:
     assert {"stop", "restore"} <= {*lab_task.happened()}
 
 
+def test_folders_made_for_it_go_too_and_others_stay(lab_task: Lab) -> None:
+    settings = lab_task.host.settings
+    base = Path(settings.state).parent / "there"
+    base.mkdir()
+    for nested, left in ((base / "n1" / "n2" / "state", base), (base / "m" / "state", base / "m")):
+        told = replace(settings, state=str(nested))
+        host = LocalHost(told, lab_task.host.home)
+        session = replace(lab_task.session, host=host, host_settings=told)
+        patch_work.apply(session, PATCH)
+        if left != base:
+            (left / "mine").write_text("somebody's own")
+        restoring.restore(session)
+        host.close()
+        assert not nested.exists() and left.exists()
+    assert sorted(path.name for path in base.rglob("*")) == ["m", "mine"]
+
+
 def test_a_second_time_there_is_nothing_to_do_and_it_is_proven_again(lab_task: Lab) -> None:
     patch_work.apply(lab_task.session, PATCH)
     restoring.restore(lab_task.session)

@@ -162,7 +162,7 @@ def test_a_secret_that_is_not_there_starts_nothing(
     assert not (Path(lab_task.host.settings.state) / "runs").exists()
 
 
-@pytest.mark.parametrize("bind", ["0.0.0.0", "::", "10.0.0.7"])
+@pytest.mark.parametrize("bind", ["0.0.0.0", "::", "10.0.0.7", "127.0.0.1.example.com"])
 def test_a_server_that_the_network_reaches_needs_a_key(
     lab_task: Lab, tmp_path: Path, bind: str
 ) -> None:
@@ -174,6 +174,37 @@ def test_a_server_that_the_network_reaches_needs_a_key(
     assert "inv tunnel" in str(refusal.value.hint)
     keyed = replace(dry, sets=sets(tmp_path)[1:2])
     assert experiment.deploy_profile(session, "plain", keyed)["changed"] is False
+
+
+@pytest.mark.parametrize(
+    "word", ["flags.api-key=", "flags.api-key=' '", "flags.api-key={env: BLANK}"]
+)
+@pytest.mark.parametrize("bind", ["127.0.0.1", "0.0.0.0"])
+def test_an_empty_key_is_no_key(
+    lab_task: Lab, word: str, bind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BLANK", " \n")
+    settings = replace(lab_task.host.settings, bind=bind)
+    session = replace(lab_task.session, host_settings=settings)
+    with pytest.raises(ConfigError, match="is empty"):
+        experiment.deploy_profile(session, "plain", DeployOptions(dry=True, sets=(word,)))
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "flags.api-key={enviroment: MY_KEY}",
+        "flags.api-key={env: A, file: b}",
+        "flags.tokenizer-path={env: A, command: b}",
+        "flags.api-key={}",
+        "env.HF_TOKEN={enviroment: MY_KEY}",
+    ],
+)
+def test_a_mistyped_source_is_refused_and_never_the_secret_itself(lab_task: Lab, word: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        experiment.deploy_profile(lab_task.session, "plain", DeployOptions(dry=True, sets=(word,)))
+    told = f"{refusal.value.message} {refusal.value.evidence}"
+    assert "wanted" in told and "mapping" in told
 
 
 def test_the_log_is_read_alike_with_and_without_secrets() -> None:

@@ -348,3 +348,21 @@ def test_a_reader_that_has_had_enough_is_no_error(project: Project) -> None:
         )
         assert done.returncode == 0
         assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (("logs", "--run", ""), "--run"),
+        (("status", "--host", ""), "--host"),
+        (("logs", "--tail", ""), "--tail"),
+        (("wait", "--run="), "--run"),
+    ],
+)
+def test_an_option_given_empty_is_not_one_left_out(
+    project: Project, words: tuple[str, ...], option: str
+) -> None:
+
+    done = project.inv(*words)
+    assert done.returncode == 2, done.stderr
+    assert option in done.stderr

@@ -8,6 +8,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from remote.core.log_lines import printable_lines
+
 FORMATS = ("csv", "jsonl")
 
 
@@ -34,5 +36,6 @@ def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         elif isinstance(value, (list, tuple)):
             found[f"{prefix}{name}"] = json.dumps(value) if value else ""
         else:
-            found[f"{prefix}{name}"] = value
+            # A table is looked at on terminals too; JSON escapes by itself.
+            found[f"{prefix}{name}"] = printable_lines(value) if isinstance(value, str) else value
     return found

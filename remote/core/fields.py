@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Mapping
 
 from remote.core.nearest import did_you_mean
-from remote.core.shell import variable_name
+from remote.core.shell import is_secret, variable_name
 from remote.errors import ConfigError
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
@@ -185,6 +185,19 @@ class Fields:
 def is_source(value: object) -> bool:
     """Whether a setting says where a secret is kept, rather than what it is."""
     return isinstance(value, Mapping) and len(value) == 1 and {*value} <= _SECRET_KINDS
+
+
+def misses_source(name: str, value: object) -> str | None:
+    """What is wrong with a mapping that was meant to say where a secret is kept, if it was.
+
+    A flag that takes JSON may be a mapping; one whose name is a secret's never is.
+    """
+    if not isinstance(value, Mapping) or is_source(value):
+        return None
+    if is_secret(name) or (value and {*value} <= _SECRET_KINDS):
+        kinds = " or ".join(f"{{{kind}: …}}" for kind in sorted(_SECRET_KINDS))
+        return f"wanted where it is kept, {kinds}, found {described(value)}"
+    return None
 
 
 def not_carried(text: str) -> str | None:

@@ -10,7 +10,15 @@ import json
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
-from remote.core.fields import Fields, described, is_source, not_carried, on_or_off, whole_number
+from remote.core.fields import (
+    Fields,
+    described,
+    is_source,
+    misses_source,
+    not_carried,
+    on_or_off,
+    whole_number,
+)
 from remote.core.nearest import did_you_mean
 
 Kind = Literal["switch", "count", "name"]
@@ -96,6 +104,8 @@ def read_flags(fields: Fields) -> dict[str, FlagValue | None]:
             fields.problem(name, "is not the name of a flag")
         elif value is None:
             read[name] = None
+        elif (wrong := misses_source(name, value)) is not None:
+            fields.problem(name, wrong)
         elif is_source(value):
             continue  # where a secret is kept: `core.secret_values.read_sources` reads it
         else:

@@ -216,6 +216,11 @@ def printable(text: str) -> str:
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", _ANSI.sub("", text))
 
 
+def printable_lines(text: str) -> str:
+    """Text of several lines with each made safe to show."""
+    return "\n".join(printable(line) for line in text.split("\n"))
+
+
 class Collapser:
     """The lines a terminal would be left with: carriage returns write over what stood there.
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from . import evidence, facts, gpus, kernel, procs, ranks, runs
-from .files import expand, private_dir, write
+from .files import expand, private_dir, state_dir, write
 
 _MAX_FILE_BYTES = 4 * 1024 * 1024
 _MAX_THREADS = 200
@@ -92,7 +92,7 @@ def wants_spy(state: str, venv: str) -> dict[str, Any]:
 
 def bring_spy(state: str, packed: bytes) -> dict[str, Any]:
     """Keep a py-spy, sent compressed (zlib), in the tool's own folder."""
-    private_dir(expand(state))
+    state_dir(state)
     path = os.path.join(private_dir(_cache(state)), "py-spy")
     write(path, zlib.decompress(packed), mode=0o700)
     return {}

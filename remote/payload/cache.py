@@ -9,13 +9,11 @@ import json
 import os
 from typing import Any
 
-from .files import expand, private_dir, sha256, write
+from .files import private_dir, sha256, state_dir, write
 
 
 def _path(state: str, kind: str, key: str) -> str:
-    state = expand(state)
-    private_dir(state)
-    folder = private_dir(os.path.join(state, "cache"))
+    folder = private_dir(os.path.join(state_dir(state), "cache"))
     return os.path.join(folder, f"{kind}-{sha256(key.encode())[:32]}.json")
 
 

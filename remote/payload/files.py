@@ -54,6 +54,37 @@ def private_dir(path: str) -> str:
     return path
 
 
+#: In the state folder: the uppermost of the folders that were made for it.
+MADE = "made"
+
+
+def state_dir(state: str) -> str:
+    """The tool's own folder, made where it was missing; what was made above it is written down.
+
+    Raises:
+        Refused: see `private_dir`.
+    """
+    path = top = expand(state)
+    there = os.path.lexists(path)
+    while not os.path.lexists(os.path.dirname(top)):
+        top = os.path.dirname(top)
+    private_dir(path)
+    if not there and top != path:
+        write(os.path.join(path, MADE), os.fsencode(top))
+    return path
+
+
+def made_above(path: str) -> list[str]:
+    """The folders that were made for this one, itself left out, the lowest first."""
+    found = read(os.path.join(path, MADE))
+    top = os.fsdecode(found.content) if found is not None else path
+    above = []
+    while path != top and path.startswith(top):
+        path = os.path.dirname(path)
+        above.append(path)
+    return above
+
+
 def read(path: str) -> Found | None:
     """The file, or None where there is none.
 

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from . import procs, runs
-from .files import expand, private_dir
+from .files import expand, state_dir
 from .refusal import Refused
 
 #: A holder that is ended gets so long to leave by itself.
@@ -173,7 +173,7 @@ def _where(state: str) -> str:
 
 
 def _path(state: str) -> str:
-    private_dir(expand(state))
+    state_dir(state)
     return _where(state)
 
 

@@ -25,9 +25,7 @@ Entries = dict[str, dict[str, Any]]
 
 
 def _folder(state: str) -> str:
-    state = files.expand(state)
-    files.private_dir(state)
-    return files.private_dir(os.path.join(state, "patches"))
+    return files.private_dir(os.path.join(files.state_dir(state), "patches"))
 
 
 def _load(path: str) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import re
@@ -17,7 +18,7 @@ from .integrity import OURS
 from .refusal import Refused
 
 #: What the tool keeps in its folder, and what a write that was killed left beside it.
-_KNOWN = frozenset({"runs", "patches", "cache", "lock"})
+_KNOWN = frozenset({"runs", "patches", "cache", "lock", files.MADE})
 _UNFINISHED = re.compile(r"\..+\.[0-9]+\.tmp\Z")
 #: A probe's temporary folder may belong to one that is at work just now.
 _STALE_S = 3600.0
@@ -107,6 +108,7 @@ def remove(state: str) -> dict[str, Any]:
     if found["strange"]:
         raise Refused("ToolError", "the state folder holds other files", evidence=found["strange"])
     path = files.expand(state)
+    above = files.made_above(path) if found["there"] else []
     for name in sorted(_names(path), key=lambda each: each == "lock"):
         entry = os.path.join(path, name)
         if os.path.isdir(entry) and not os.path.islink(entry):
@@ -116,6 +118,9 @@ def remove(state: str) -> dict[str, Any]:
     if found["there"]:
         os.rmdir(path)
         files.sync_dir(os.path.dirname(path))
+        with contextlib.suppress(OSError):  # somebody else uses one by now
+            for folder in above:
+                os.rmdir(folder)
     for stale in _stale_folders():
         shutil.rmtree(stale, ignore_errors=True)
     return {}

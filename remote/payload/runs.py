@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import gpus, kernel, procs
-from .files import expand, private_dir, read, write
+from .files import expand, private_dir, read, state_dir, write
 from .refusal import Refused
 
 #: Outcomes that a wait writes down and a later stop doesn't change.
@@ -29,7 +29,9 @@ _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}\Z")
 # for an ignored signal would be inherited by the server.
 _SUPERVISE = (
     'trap : TERM INT HUP; bash "$1/launch.sh" >>"$1/server.log" 2>&1 </dev/null; status=$?;'
-    ' printf "%s\\n" "$status" >"$1/exit_status.part"; mv "$1/exit_status.part" "$1/exit_status"'
+    # The umask is the server's own, but this file is not.
+    ' umask 077; printf "%s\\n" "$status" >"$1/exit_status.part";'
+    ' mv "$1/exit_status.part" "$1/exit_status"'
 )
 
 
@@ -216,7 +218,7 @@ def start(
         Refused: ToolError; the run exists already.
         OSError: the disk is full; the folder is gone again.
     """
-    private_dir(expand(state))
+    state_dir(state)
     private_dir(os.path.join(expand(state), "runs"))
     home = folder(state, run)
     if os.path.exists(home):

@@ -24,6 +24,11 @@ def test_csv_has_a_column_for_whatever_any_row_has() -> None:
     assert (read[1]["sets"], read[0]["lost"], read[1]["lost"]) == ("", "", "")
 
 
+def test_a_table_steers_no_terminal() -> None:
+    shown = export.text([{"note": "ok \x1b[2J\x1b]0;pwned\x07 then"}], "csv")
+    assert "\x1b" not in shown and "\x07" not in shown and "then" in shown
+
+
 def test_jsonl_is_every_row_as_it_is() -> None:
     assert [json.loads(line) for line in export.text(ROWS, "jsonl").splitlines()] == ROWS
 
