@@ -72,9 +72,7 @@ class Link:
         Ends early, too, where one of the descriptors ``also`` can be read.
         """
         if not self._requests and not self.ended:
-            poller = (
-                select.poll()
-            )  # what a server of many ranks has is beyond select's reach
+            poller = select.poll()  # what a server of many ranks has is beyond select's reach
             for fd in (self._read_fd, *also):
                 poller.register(fd, select.POLLIN)
             ready = {fd for fd, _ in poller.poll(math.ceil(seconds * 1000))}
@@ -92,17 +90,13 @@ class Link:
         self._learn(chunk)
 
     def _learn(self, chunk: bytes) -> None:
-        self._requests += [
-            each for each in self._splitter.feed(chunk) if "function" in each[0]
-        ]
+        self._requests += [each for each in self._splitter.feed(chunk) if "function" in each[0]]
 
     def wants_otherwise(self, chain: int) -> bool:
         """Whether the client is gone, or has asked for something beside that chain."""
         if not self.ended and select.select([self._read_fd], [], [], 0)[0]:
             self._take()
-        return self.ended or any(
-            body.get("chain") != chain for body, _ in self._requests
-        )
+        return self.ended or any(body.get("chain") != chain for body, _ in self._requests)
 
     def hung_up(self, also: Sequence[int], seconds: float) -> set[int]:
         """Wait until the client's end is closed or one of the descriptors ``also`` can be read;
@@ -194,9 +188,7 @@ def _beat(link: Link, request: dict[str, Any], done: int) -> None:
             link.send({"id": request["id"], "kind": "beat"})
 
 
-def _answer(
-    link: Link, functions: Functions, body: dict[str, Any], data: bytes
-) -> bool:
+def _answer(link: Link, functions: Functions, body: dict[str, Any], data: bytes) -> bool:
     """Answer one request; False where it was refused, or holds up what was sent behind it."""
     number = body["id"]
     try:

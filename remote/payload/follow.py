@@ -181,9 +181,7 @@ class _Signs:
             "processes": len(alive),
             "cpu_s": round(cpu_s, 2),
             "memory_bytes": pages * os.sysconf("SC_PAGE_SIZE"),
-            "ranks": {
-                name: [process.pid, process.state] for name, process in roster.items()
-            },
+            "ranks": {name: [process.pid, process.state] for name, process in roster.items()},
             "builders": ranks.builders(alive, self._titles.of),
             "stopping": runs.stop_requested(self._state, self._run),
             "dead": [
@@ -200,9 +198,7 @@ class _Bell:
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._closed = False
-        self._lock = (
-            threading.Lock()
-        )  # the descriptor may be somebody else's by the next moment
+        self._lock = threading.Lock()  # the descriptor may be somebody else's by the next moment
 
     def ring(self) -> None:
         with self._lock:
@@ -238,9 +234,7 @@ class _Ranks:
 
     def learn(self, roster: dict[str, list[Any]]) -> None:
         """Watch those that are not watched yet."""
-        fresh = {
-            name: pid for name, (pid, _) in roster.items() if pid not in self._known
-        }
+        fresh = {name: pid for name, (pid, _) in roster.items() if pid not in self._known}
         for name, pid in fresh.items():
             self._known.add(pid)
             with contextlib.suppress(ProcessLookupError):
@@ -256,9 +250,7 @@ class _Ranks:
     def _wait(self) -> None:
         while not self._over.is_set():
             self._changed.silence()
-            poll = (
-                select.poll()
-            )  # a server of many ranks has descriptors beyond select's reach
+            poll = select.poll()  # a server of many ranks has descriptors beyond select's reach
             for fd in [self._changed.fd, *self._fds]:
                 poll.register(fd, select.POLLIN)
             ended = [self._fds[fd] for fd, _ in poll.poll() if fd in self._fds]
