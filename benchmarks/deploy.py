@@ -111,7 +111,7 @@ def table(
             "situation",
             *(f"{rtt} ms" for rtt in rtts),
             *(f"× ours, {rtt} ms" for rtt in rtts),
-            *("connections", "sessions", "packets", "round trips", "CPU s"),
+            *("connections", "sessions", "packets", "round trips", "KB sent", "CPU s"),
         ]
     ]
     for row in dict.fromkeys(row for peer in peers for row in peer.rows):
@@ -132,7 +132,7 @@ def table(
                         for each, mine in zip(taken, ours, strict=True)
                     ),
                     *(
-                        ["–"] * 4
+                        ["–"] * 5
                         if cost is None
                         else [str(number) for number in vars(cost).values()]
                     ),

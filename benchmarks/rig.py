@@ -40,12 +40,19 @@ _QUIET_S = 0.5
 
 @dataclass(frozen=True)
 class Cost:
-    """What a task costs on the wire; sessions are commands that sshd started."""
+    """What a task costs on the wire.
+
+    Attributes:
+        sessions: commands that sshd started.
+        packets: TCP segments both ways, acknowledgements among them.
+        sent_kb: from the client to the host.
+    """
 
     connections: int
     sessions: int
     packets: int
     round_trips: int
+    sent_kb: int
 
 
 class Target:
@@ -112,6 +119,7 @@ class Target:
                 self.sshd.sessions() - sessions,
                 spent.packets,
                 spent.round_trips,
+                round(spent.bytes_out / 1000),
             )
         )
 
