@@ -212,9 +212,9 @@ def deploy(
     json: bool = False,
 ) -> Any:
     """Render, push, patch, start and follow until the server is ready."""
-    from remote.deploy import PatchChoice
     from remote.experiment import DeployOptions, deploy_profile
     from remote.overview import known_profile
+    from remote.planning import PatchChoice
     from remote.session import opened
 
     # A wrong name is told before the embedded host is set up for it.

@@ -13,9 +13,9 @@ from remote import (
     answers,
     bench,
     bench_store,
-    deploy,
     diagnosing,
     experiment,
+    host_lock,
     locking,
     server,
     venv,
@@ -382,7 +382,7 @@ class _Work:
                         jobs,
                         server.local_address(settings),
                         limit_s,
-                        deploy.whoami(),
+                        host_lock.whoami(),
                     )
             except (KeyboardInterrupt, SSHError):
                 self._known_here(run)  # it may have begun there: --resume has to find it

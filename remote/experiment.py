@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from remote import deploy, diagnosing, locking, patching, server
+from remote import deploy, diagnosing, host_lock, locking, patching, planning, server
 from remote.core import flags, server_args
 from remote.core.budgets import Budgets
 from remote.core.host_facts import RunState
@@ -32,14 +32,14 @@ class DeployOptions:
     """
 
     sets: tuple[str, ...] = ()
-    patches: deploy.PatchChoice = field(default_factory=deploy.PatchChoice)
+    patches: planning.PatchChoice = field(default_factory=planning.PatchChoice)
     dry: bool = False
     diff: bool = False
     restart: bool = False
     timeout_s: float | None = None
     bundle: bool = True
     note: str = ""
-    expects: Callable[[deploy.Plan], None] | None = None
+    expects: Callable[[planning.Plan], None] | None = None
 
 
 def deploy_profile(session: Session, name: str, options: DeployOptions) -> dict[str, Any]:
@@ -56,11 +56,11 @@ def deploy_profile(session: Session, name: str, options: DeployOptions) -> dict[
     """
     host, settings, display = session.host, session.host_settings, session.display
 
-    wanted = deploy.wish(settings, session.folders, name, options.sets, options.patches)
-    reading = deploy.reading(settings, wanted)
+    wanted = planning.wish(settings, session.folders, name, options.sets, options.patches)
+    reading = planning.reading(settings, wanted)
 
-    def planned() -> deploy.Plan:
-        made = deploy.plan(host, settings, session.folders, wanted, session.clock, display.tell)
+    def planned() -> planning.Plan:
+        made = planning.plan(host, settings, session.folders, wanted, session.clock, display.tell)
         session.scrubber.learn_script(made.script)
         session.scrubber.learn(made.secrets.values)
         made = replace(made, note=session.scrubber.text(options.note))
@@ -113,7 +113,7 @@ def deploy_profile(session: Session, name: str, options: DeployOptions) -> dict[
         else:
             session.record.seen(running)
             if running.state == "ready":
-                host.ahead([deploy.RELEASE, server.answers_request(settings, run)])
+                host.ahead([host_lock.RELEASE, server.answers_request(settings, run)])
     if running is not None and running.state == "ready":
         why_not = server.answers(host, settings, run)
         if why_not is not None:
@@ -135,7 +135,7 @@ def deploy_profile(session: Session, name: str, options: DeployOptions) -> dict[
     }
 
 
-def start_s(options: DeployOptions, made: deploy.Plan) -> float:
+def start_s(options: DeployOptions, made: planning.Plan) -> float:
     """Seconds that the start may take."""
     return options.timeout_s or made.profile.ready_timeout_s
 
@@ -277,7 +277,7 @@ def as_before(row: RunRow) -> DeployOptions:
             evidence=[f"--set {word}" for word in hidden],
             hint=f"inv deploy {row.profile} --restart, with the secret again",
         )
-    choice = deploy.PatchChoice(
+    choice = planning.PatchChoice(
         tuple(row.choice.get("named", ())),
         tuple(row.choice.get("added", ())),
         bool(row.choice.get("bare")),

@@ -19,10 +19,10 @@ from remote import (
     bench_store,
     benching,
     comparing,
-    deploy,
     diagnosing,
     experiment,
     patch_work,
+    planning,
     stopping,
 )
 from remote.benching import BenchOptions
@@ -204,9 +204,9 @@ def _check_plans(session: Session, made: Experiment) -> None:
     with session.display.working("planning every start"):
         for profile, sets in dict.fromkeys((step.profile, step.sets) for step in made.steps):
             try:
-                wanted = deploy.wish(settings, folders, profile, sets, deploy.PatchChoice())
-                session.host.ahead(deploy.reading(settings, wanted))
-                deploy.plan(
+                wanted = planning.wish(settings, folders, profile, sets, planning.PatchChoice())
+                session.host.ahead(planning.reading(settings, wanted))
+                planning.plan(
                     session.host, settings, folders, wanted, session.clock, session.display.tell
                 )
             except (ConfigError, PreflightFailed) as error:

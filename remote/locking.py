@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from remote import deploy
+from remote import host_lock
 from remote.core.host_facts import RunState
 from remote.display import moment
 from remote.errors import ConfigError, Locked
@@ -29,14 +29,14 @@ def held(
     host, settings = session.host, session.host_settings
     message = session.scrubber.text(message)
     try:
-        host.ahead([deploy.lock_request(settings, task, message), *then])
-        abandoned = deploy.take_lock(host, settings, task, message)
+        host.ahead([host_lock.lock_request(settings, task, message), *then])
+        abandoned = host_lock.take_lock(host, settings, task, message)
     except Locked:
         if not session.break_lock:
             raise
         _break(session)
-        abandoned = deploy.take_lock(host, settings, task, message)
-    with deploy.releasing_lock(host):
+        abandoned = host_lock.take_lock(host, settings, task, message)
+    with host_lock.releasing_lock(host):
         if abandoned is not None:
             session.display.say(f"an interrupted task had left its lock: {abandoned}")
             session.record.event("lock_taken_over", task=task, holder=abandoned)
@@ -80,7 +80,7 @@ def respect_starts(session: Session, runs: Iterable[RunState]) -> None:
     Raises:
         Locked: one of the runs is still starting, and another user or machine started it.
     """
-    name, me = session.host_settings.name, deploy.whoami()
+    name, me = session.host_settings.name, host_lock.whoami()
     for run in runs:
         theirs = {key: run.record.get(key) for key in me}
         if run.state != "starting" or theirs == me or None in theirs.values():

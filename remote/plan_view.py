@@ -7,9 +7,9 @@ from typing import Any
 
 from remote.core.intents import shown
 from remote.core.unified_diff import between
-from remote.deploy import Plan
-from remote.deploy import files as in_words
 from remote.display import Display
+from remote.planning import Plan
+from remote.planning import files as in_words
 from remote.proving import PatchProof, described
 
 

@@ -15,10 +15,11 @@ from remote.core.run_record import STARTED, Ending, RunRow, learnt_from, settled
 from remote.core.scrubbing import Scrubber
 from remote.core.start_identity import unseen
 from remote.core.verdict import Diagnosis
-from remote.deploy import Plan, whoami
 from remote.display import Display, moment
 from remote.errors import SSHError, ToolError
+from remote.host_lock import whoami
 from remote.ledger import EventRow, Ledger, PointLike
+from remote.planning import Plan
 from remote.server import Outcome, Verdict
 
 #: A start that the host doesn't know may still be on its way there for so long.

@@ -8,10 +8,10 @@ from typing import Any
 from remote.core.run_record import RunRow
 from remote.core.start_identity import differences, normal_script, unseen
 from remote.core.unified_diff import between
-from remote.deploy import Plan
 from remote.errors import ConfigError, PreflightFailed
 from remote.experiment import as_before, deploy_profile
 from remote.history import script_of
+from remote.planning import Plan
 from remote.session import Session
 
 _QUOTED_LINES = 40

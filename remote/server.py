@@ -242,22 +242,6 @@ def local_address(settings: HostSettings) -> str:
     return "127.0.0.1" if settings.bind in ("0.0.0.0", "::", "") else settings.bind
 
 
-def start(
-    host: Host,
-    settings: HostSettings,
-    run: str,
-    script: bytes,
-    record: Mapping[str, Any],
-    secrets: Mapping[str, bytes] | None = None,
-) -> None:
-    """Start a run's script, detached from the connection; ``record`` is kept beside it.
-
-    ``secrets`` are files that the script reads; like the script they travel on the session's
-    standard input.
-    """
-    start_request(settings, run, script, record, secrets).of(host)
-
-
 def start_request(
     settings: HostSettings,
     run: str,
@@ -265,7 +249,11 @@ def start_request(
     record: Mapping[str, Any],
     secrets: Mapping[str, bytes] | None = None,
 ) -> Request:
-    """What `start` asks."""
+    """What starts a run's script, detached from the connection; ``record`` is kept beside it.
+
+    ``secrets`` are files that the script reads; like the script they travel on the session's
+    standard input.
+    """
     files = dict(secrets or {})
     params = {
         "state": settings.state,

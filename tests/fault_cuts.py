@@ -27,11 +27,11 @@ from rig import OpenSSH
 from remote import benching, diagnosing, experiment, inspecting, logs, patch_work
 from remote.benching import BenchOptions
 from remote.core.bench_plan import Asked
-from remote.deploy import PatchChoice
 from remote.errors import ConfigError, SSHError, ToolError
 from remote.experiment import DeployOptions
 from remote.ledger import Ledger
 from remote.payload import bench_folder, procs, runs
+from remote.planning import PatchChoice
 from remote.session import Session
 
 PATCHED = edited(VERSIONS["0.6.3"][CORE], CORE, [ANSWER])

@@ -29,7 +29,7 @@ class Task:
         self.venv.play(play)
         script = self.venv.launch_script(self.host.settings.port)
         note = {"profile": "test", "ready_timeout_s": 60}
-        server.start(self.host, self.host.settings, run, script, note)
+        server.start_request(self.host.settings, run, script, note).of(self.host)
         return run
 
     def folder(self, run: str) -> Path:

@@ -42,6 +42,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
                 "remote.charts",
                 "remote.decoding",
                 "remote.dialing",
+                "remote.host_lock",
                 "remote.redial",
                 "remote.rendering",
             ),
@@ -61,6 +62,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
             ),
             # Put together from capabilities: a log is followed, a deploy planned and carried out.
             ("remote.display", "remote.logs", "remote.proving"),
+            ("remote.planning",),
             ("remote.deploy",),
             ("remote.plan_view", "remote.recording"),
             ("remote.session",),

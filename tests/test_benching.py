@@ -45,9 +45,8 @@ class Bench:
         self.task.venv.play(SERVE)
         script = self.task.venv.launch_script(self.settings.port).rstrip(b"\n")
         script += b"".join(b" " + word.encode() for word in words) + b"\n"
-        server.start(
-            self.host, self.settings, run, script, {"profile": "test", "argv": ["--tp-size", "1"]}
-        )
+        note = {"profile": "test", "argv": ["--tp-size", "1"]}
+        server.start_request(self.settings, run, script, note).of(self.host)
         eventually(lambda: server.answers(self.host, self.settings, run) is None)
         note = {"outcome": "ready", "reason": "serving"}
         self.host.call("runs.note_outcome", state=self.settings.state, run=run, note=note)

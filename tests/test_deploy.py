@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from hosts import LocalHost, Venv, host_settings
 
-from remote import deploy, server
+from remote import deploy, host_lock, planning, server
 from remote.clock import SystemClock
 from remote.config import TEMPLATES, HostSettings
 from remote.core import environment
-from remote.deploy import PatchChoice, Plan
 from remote.errors import ConfigError, Locked, PatchRefused, PreflightFailed, ToolError
+from remote.planning import PatchChoice, Plan
 from remote.server import Outcome, Verdict
 from remote.store import LocalRun
 
@@ -51,8 +51,8 @@ class Deploys:
 
     def plan(self, profile: str = "plain", *sets: str) -> Plan:
         folders = [self.templates, TEMPLATES]
-        wanted = deploy.wish(self.settings, folders, profile, sets, PatchChoice())
-        return deploy.plan(
+        wanted = planning.wish(self.settings, folders, profile, sets, PatchChoice())
+        return planning.plan(
             self.host, self.settings, folders, wanted, SystemClock(), self.said.append
         )
 
@@ -224,10 +224,10 @@ def test_two_deploys_at_once_is_one_too_many(
     deploys: Deploys, lab: HostSettings, home: Path
 ) -> None:
     other = LocalHost(lab, home)
-    deploy.take_lock(deploys.host, lab, "deploy plain")
-    with deploy.releasing_lock(deploys.host), pytest.raises(Locked, match="another task"):
-        deploy.take_lock(other, lab, "stop")
-    assert deploy.take_lock(other, lab, "stop") is None
+    host_lock.take_lock(deploys.host, lab, "deploy plain")
+    with host_lock.releasing_lock(deploys.host), pytest.raises(Locked, match="another task"):
+        host_lock.take_lock(other, lab, "stop")
+    assert host_lock.take_lock(other, lab, "stop") is None
     other.close()
 
 

@@ -129,7 +129,7 @@ def test_no_secret_is_in_the_bundle(local_host: LocalHost, fake_venv: Venv, tmp_
         + b" --api-key k3y-of-the-api\n"
     )
     settings = local_host.settings
-    server.start(local_host, settings, run, script, {"profile": "test"})
+    server.start_request(settings, run, script, {"profile": "test"}).of(local_host)
     eventually(task.says(run, b"key is"))
     inspecting.pull(task.session, run)
     texts = [p.read_text() for p in (task.local(run) / "evidence").iterdir()]

@@ -114,7 +114,7 @@ def test_nothing_is_stopped_or_patched_under_a_start_of_somebody_else(bob: Lab) 
 def test_ones_own_start_is_ones_own_to_stop(bob: Lab) -> None:
     first = bob.start("wait()")
     record = bob.folder(first) / "run.json"
-    from remote.deploy import whoami
+    from remote.host_lock import whoami
 
     record.write_text(json.dumps({**json.loads(record.read_text()), **whoami()}))
     assert bob.deploy(SERVES) != first

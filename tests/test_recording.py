@@ -6,13 +6,13 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hosts import LocalHost, Venv, eventually
 from labs import FILE, SERVES, Lab
 
 from remote import experiment, overview, patch_work, server, stopping, watching
-from remote.deploy import PatchChoice
 from remote.errors import (
     ConnectionLost,
     NotReady,
@@ -21,6 +21,7 @@ from remote.errors import (
     ServerCrashed,
     ToolError,
 )
+from remote.planning import PatchChoice
 
 STAMP = "[2026-11-29 12:00:01 TP1]"
 MEMORY = f"""say('''{STAMP} Scheduler hit an exception: Traceback (most recent call last):
@@ -205,10 +206,15 @@ def test_a_link_lost_before_the_start_is_no_start_in_the_end(
 ) -> None:
     lab_task.deploy()
 
-    def lost(*_: object) -> None:
-        raise ConnectionLost("the connection was lost")
+    call = lab_task.host.call
 
-    monkeypatch.setattr(server, "start", lost)
+    def until_the_start(function: str, data: bytes = b"", **params: Any) -> Any:
+        if function == "runs.start":
+            raise ConnectionLost("the connection was lost")
+        return call(function, data, **params)
+
+    monkeypatch.setattr(lab_task.host, "ahead", lambda requests: None)
+    monkeypatch.setattr(lab_task.host, "call", until_the_start)
     with pytest.raises(ConnectionLost):
         lab_task.deploy(SERVES, "env.NCCL_DEBUG=INFO")
     overview.status(lab_task.session)

@@ -10,8 +10,8 @@ from labs import FILE, SERVES, Lab
 
 from remote import rerunning, server
 from remote.core.run_record import RunRow
-from remote.deploy import PatchChoice
 from remote.errors import ConfigError, PreflightFailed
+from remote.planning import PatchChoice
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ from hosts import LocalHost, Venv
 from labs import CODE, FILE, SERVES, Lab
 
 from remote import patch_work, patching, restoring
-from remote.deploy import PatchChoice
 from remote.errors import ConfigError, PatchRefused, ToolError
 from remote.payload import procs
 from remote.payload.bench_folder import BENCH_VARIABLE
+from remote.planning import PatchChoice
 
 PATCH = "mine/first"
 

@@ -37,7 +37,7 @@ class Start:
         self.venv.play(play)
         settings = self.host.settings
         script = self.venv.launch_script(settings.port)
-        server.start(self.host, settings, self.run, script, {"profile": "test"})
+        server.start_request(settings, self.run, script, {"profile": "test"}).of(self.host)
 
     def wait(
         self,

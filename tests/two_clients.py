@@ -26,11 +26,11 @@ from rig import OpenSSH
 from remote import benching, experiment, patch_work
 from remote.benching import BenchOptions
 from remote.core.bench_plan import Asked
-from remote.deploy import PatchChoice
 from remote.errors import Locked, ToolError
 from remote.experiment import DeployOptions
 from remote.ledger import Ledger
 from remote.payload import bench_folder, lock, procs, runs
+from remote.planning import PatchChoice
 from remote.session import Session
 
 PEOPLE = ("ann", "bob")
@@ -76,7 +76,7 @@ def people() -> Iterator[None]:
         name = threading.current_thread().name
         return {"user": name, "client": f"{name}'s desk"}
 
-    with patch("remote.deploy.whoami", whoami), patch("remote.recording.whoami", whoami):
+    with patch("remote.host_lock.whoami", whoami), patch("remote.recording.whoami", whoami):
         yield
 
 

@@ -20,10 +20,10 @@ from patch_lab import ANSWER, CORE, VERSIONS, Recorded, edited
 from rig import OpenSSH
 
 from remote import experiment, logs, overview, patch_work, stopping
-from remote.deploy import PatchChoice
 from remote.errors import ToolError
 from remote.experiment import DeployOptions
 from remote.payload import procs, runs
+from remote.planning import PatchChoice
 from remote.session import Session
 
 ORIGINAL = VERSIONS["0.6.3"][CORE]
