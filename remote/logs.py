@@ -11,6 +11,7 @@ from remote.config import HostSettings
 from remote.core.log_lines import Collapser, printable
 from remote.errors import ConfigError, SSHError
 from remote.host import Host, Piece, Request
+from remote.payload import patience
 from remote.redial import Redial
 from remote.server import Follower, LinkNews, describe_status
 
@@ -91,7 +92,11 @@ def lines(
         follower.offset = end
         pattern = re.compile(wanted.grep) if wanted.grep else None
         for line in _followed(follower, collapser, tell):
-            if pattern is None or pattern.search(line):
+            try:
+                found = pattern is None or patience.matches(pattern, line)
+            except patience.TooSlow as slow:
+                raise ConfigError(slow.message, hint=slow.hint) from None
+            if found:
                 yield printable(line)
     else:
         yield from map(printable, collapser.finish())

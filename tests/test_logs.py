@@ -128,3 +128,14 @@ def test_following_survives_lost_connections(
     assert numbers == list(range(numbers[0], 80))
     assert log.host.connections > 1
     assert any("is back" in text for text in log.told)
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_pattern_that_would_search_without_end_is_given_up(log: Log, follow: bool) -> None:
+    late = "time.sleep(0.5); " if follow else ""
+    (log.start if follow else log.ended)(f"{late}print('a' * 60 + '!'); time.sleep(0)")
+    with pytest.raises(ConfigError, match="was given up") as slow:
+        log.lines(follow=follow, grep="(a+)+$")
+    assert "simpler" in str(slow.value.hint)
+    assert log.lines(grep="^a+!$") == ["a" * 60 + "!"]
+    assert log.told == []

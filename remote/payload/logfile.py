@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from . import compressing, runs
+from . import compressing, patience, runs
 
 _BLOCK = 256 * 1024
 #: A search gives up on a line above this; its memory must stay constant.
@@ -185,7 +185,7 @@ def _matching(
         if position >= end and pending:
             lines.append(pending)
             pending = b""
-        found = [line + b"\n" for line in lines if pattern.search(line)]
+        found = [line + b"\n" for line in patience.matching(pattern, lines)]
         kept.extend(found)
         kept_bytes += sum(map(len, found))
         if tail is None and kept_bytes > _BLOCK:
