@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from remote import config, diagnosing, logs, patching, profile, server, venv
+from remote import config, diagnosing, logs, patching, profile, server, stopping, venv
 from remote.core.host_facts import RunState
 from remote.display import Display, duration
 from remote.errors import ConfigError, Unreachable
@@ -91,6 +91,7 @@ def profiles(raw: Mapping[str, object], project: Path, display: Display) -> list
 def status(session: Session) -> dict[str, Any]:
     """The host, its newest run, and what is patched."""
     host, settings = session.host, session.host_settings
+    host.ahead([venv.survey_request(settings), patching.look_request(settings)])
     facts = venv.survey(host, settings)
     seen = patching.view(host, settings)
     session.record.seen(*facts.runs, all_of_them=True)
@@ -112,6 +113,7 @@ def status(session: Session) -> dict[str, Any]:
         "port_owner": None if facts.port_owner is None else str(facts.port_owner),
         "run": None if current is None else run_dict(current, phase),
         "runs": [run_dict(each, None) for each in facts.runs],
+        "strays": stopping.told(facts.strays, settings),
         "patches": {
             "applied": list(seen.applied),
             "interrupted": seen.interrupted,
@@ -155,6 +157,8 @@ def show_status(display: Display, found: Mapping[str, Any]) -> None:
     display.say(f"  {versions or 'no known packages in the venv'}")
     display.say(f"  GPUs: {gpus if isinstance(gpus, str) else f'{len(gpus)} × {gpus[0]}'}")
     run = found["run"]
+    for stray in found["strays"]:
+        display.warn(stray)
     if run is None:
         display.say("  no runs yet; inv deploy PROFILE starts one")
     else:

@@ -107,7 +107,15 @@ def rollback(session: Session, name: str | None) -> dict[str, Any]:
     host, settings, display = session.host, session.host_settings, session.display
     with (
         session.record.doing("rollback", patch=name) as told,
-        locking.held(session, "rollback-patch"),
+        locking.held(
+            session,
+            "rollback-patch",
+            then=[
+                patching.recover_request(settings, over_edits=True),
+                venv.survey_request(settings),
+                patching.look_request(settings),
+            ],
+        ),
         display.working("rolling back"),
     ):
         undone = recover(session, over_edits=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from remote import locking, server, venv
+from remote.config import HostSettings
 from remote.core import host_facts
 from remote.core.shell import masked
 from remote.errors import ConfigError
@@ -14,11 +16,15 @@ from remote.session import Session
 def stop(session: Session, run: str | None) -> dict[str, Any]:
     """End every process of a run (or of all that live) and wait for its memory."""
     host, settings, display = session.host, session.host_settings, session.display
-    with locking.held(session, "stop"), display.working("stopping"):
+    strays: list[str] = []
+    then = [venv.survey_request(settings)] if run is None else []
+    with locking.held(session, "stop", then=then), display.working("stopping"):
         if run is not None:
             found = [server.look(host, settings, run)]
         else:
-            found = [each for each in venv.survey(host, settings).runs if each.alive]
+            facts = venv.survey(host, settings)
+            found = [each for each in facts.runs if each.alive]
+            strays = told(facts.strays, settings)
         session.record.seen(*found)
         locking.respect_starts(session, found)
         done = []
@@ -33,12 +39,24 @@ def stop(session: Session, run: str | None) -> dict[str, Any]:
         )
     if not done:
         display.say("nothing of this tool is running")
+    for stray in strays:
+        display.warn(stray)
     return {
+        "strays": strays,
         "stopped": [
             {"run": each.run, "processes": each.processes, "waited_s": round(each.waited_s, 1)}
             for each in done
-        ]
+        ],
     }
+
+
+def told(strays: Mapping[str, Sequence[int]], settings: HostSettings) -> list[str]:
+    """What to say of processes whose runs the state folder doesn't know."""
+    return [
+        f"run {run}, which {settings.state} doesn't know (another's, or it was moved), has"
+        f" {len(pids)} processes: {', '.join(map(str, pids[:8]))}"
+        for run, pids in strays.items()
+    ]
 
 
 def stop_foreign(session: Session, pid: int, confirmed: bool) -> dict[str, Any]:

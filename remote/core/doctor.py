@@ -356,9 +356,12 @@ def port(facts: HostFacts, start: Start) -> Line:
     if owner.pid:
         end = f"inv stop --host {start.host} --pid {owner.pid} --yes"
         other = f"{end}, if it may go; or another hosts.{start.host}.port"
-    return failure(
-        "port", f"{start.port} is held by a process that this tool did not start", other, str(owner)
-    )
+    whose = "a process that this tool did not start"
+    if owner.run is not None:
+        whose = (
+            f"run {owner.run}, which this state folder doesn't know (another's, or it was moved)"
+        )
+    return failure("port", f"{start.port} is held by {whose}", other, str(owner))
 
 
 def model(found: Mapping[str, Any], start: Start) -> Iterator[Line]:

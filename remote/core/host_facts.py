@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,7 +109,7 @@ class HostFacts:
     """The host in one reading.
 
     ``roots`` are the folders in which an installed file may lie; ``measured`` says of runs that are
-    being benched who does it.
+    being benched who does it; ``strays`` are processes of runs that the state folder doesn't know.
     """
 
     hostname: str
@@ -131,6 +131,7 @@ class HostFacts:
     model_missing: bool
     runs: tuple[RunState, ...]
     measured: Mapping[str, str]
+    strays: Mapping[str, Sequence[int]]
     raw: Mapping[str, Any]
 
     def version(self, distribution: str) -> str | None:
@@ -238,5 +239,8 @@ def read(found: Mapping[str, Any]) -> HostFacts:
         model_missing=model["local"] and not model["exists"],
         runs=tuple(run_state(run) for run in found["runs"]),
         measured=found.get("measured", {}),
-        raw={key: value for key, value in found.items() if key not in ("runs", "measured")},
+        strays=found.get("strays", {}),
+        raw={
+            key: value for key, value in found.items() if key not in ("runs", "measured", "strays")
+        },
     )

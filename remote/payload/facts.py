@@ -84,6 +84,7 @@ def read(
         "state_folder": resources.state_folder(state),
         "model": _model(model),
         "runs": known,
+        "strays": _strays(state),
         "measured": {
             found["run"]: who
             for found in known
@@ -104,6 +105,19 @@ def _runs(state: str, recent: int) -> list[dict[str, Any]]:
         except Refused:
             continue  # killed while its folder was made: it has no record and started nothing
     return found
+
+
+def _strays(state: str) -> dict[str, list[int]]:
+    """The processes of runs that this state folder doesn't know, by run.
+
+    They belong to another one, or this one was moved away or emptied under them.
+    """
+    known = set(runs.ids(state))
+    return {
+        run: [process.pid for process in found]
+        for run, found in sorted(procs.by_run().items())
+        if run not in known and procs.of_this_user(found[0].pid)
+    }
 
 
 def site_packages(venv: str) -> str | None:

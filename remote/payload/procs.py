@@ -116,6 +116,14 @@ def mark_of(pid: int, variable: str) -> str | None:
     return None
 
 
+def of_this_user(pid: int) -> bool:
+    """Whether the process is there and this user's own."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid == os.geteuid()
+    except OSError:
+        return False
+
+
 def environment(pid: int) -> dict[str, str]:
     """The environment a process was started with."""
     entries = _bytes(pid, "environ").decode("utf-8", "replace").split("\0")

@@ -43,6 +43,7 @@ FACTS = HostFacts(
     model_missing=False,
     runs=(),
     measured={},
+    strays={},
     raw={"cuda": {"version": "12.8.1"}},
 )
 PATCHES = {"flashinfer/fp4-opaque": "aa" * 32, "flashinfer/preload": "bb" * 32}
