@@ -133,33 +133,36 @@ class Scrubber:
         """Whole lines, scrubbed."""
         for value in self._values:
             data = data.replace(value, _MASK)
-        clean = self._clean
+        # Most lines of a log differ from one before them in figures only.
+        shapes = data.translate(None, _FIGURES).splitlines()
+        if self._clean.issuperset(shapes):
+            return data
+        lines = data.splitlines(keepends=True)
+        if len(shapes) != len(lines):  # figures alone between a carriage return and a newline
+            shapes = [line.translate(None, _FIGURES).rstrip(b"\r\n") for line in lines]
         return b"".join(
             [
-                # Most lines of a log differ from one before them in figures only.
-                line if line.translate(None, _FIGURES) in clean else self._line(line)
-                for line in data.splitlines(keepends=True)
+                line if shape in self._clean else self._line(line, shape)
+                for line, shape in zip(lines, shapes, strict=True)
             ]
         )
 
     def text(self, text: str) -> str:
         return self.data(text.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
 
-    def _line(self, line: bytes) -> bytes:
+    def _line(self, line: bytes, shape: bytes) -> bytes:
         """A line whose shape is not known to be clean."""
-        head = line[:_STEP_WITHIN]
-        if _STEPS[0] in head or _STEPS[1] in head:
-            return line
         known = self._scrubbed.get(line)
         if known is not None:
             return known
+        head = line[:_STEP_WITHIN]
+        step = _STEPS[0] in head or _STEPS[1] in head
         # A word that stands in the line stands in its shape, too.
-        shape = line.translate(None, _FIGURES).lower()
-        if not _any(self._words, shape):
+        if step or not _any(self._words, shape.lower()):
             if len(line) <= _REMEMBERED_BYTES:
                 if len(self._clean) >= _REMEMBERED:
                     self._clean.clear()
-                self._clean.add(line.translate(None, _FIGURES))
+                self._clean.add(shape)
             return line
         scrubbed = self._masked(line)
         if len(line) <= _REMEMBERED_BYTES:

@@ -113,3 +113,20 @@ def test_chunking_changes_nothing(lines: list[bytes], cuts: list[int]) -> None:
     assert chunked == once.feed(whole) + once.finish()
     assert b"abcdef1" not in chunked
     assert chunked.count(b"caf\xe9") == whole.count(b"caf\xe9")
+
+
+@given(st.lists(st.sampled_from([b"api_key=", b"12", b".", b"\r", b"\n", b"\r\n", b"word "])))
+def test_lines_are_scrubbed_as_they_are_alone(parts: list[bytes]) -> None:
+    """Whatever stood in the log before them, and wherever their ends are."""
+    data = b"".join(parts)
+    scrubber = Scrubber()
+    scrubber.data(b"word word word\n12\n.\n")
+    alone = [Scrubber().data(line) for line in data.splitlines(keepends=True)]
+    assert scrubber.data(data) == scrubber.data(data) == b"".join(alone)
+
+
+def test_a_step_teaches_nothing_about_other_lines() -> None:
+    scrubber = Scrubber()
+    step = b"[2026-11-29 12:00:00 TP0] Decode batch, #token: 12, api_key=1\n"
+    assert scrubber.data(step) == step
+    assert b"open-sesame" not in scrubber.data(b"api_key=open-sesame 12\n")
