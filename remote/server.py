@@ -28,6 +28,7 @@ from remote.core.shell import quote
 from remote.core.verdict import Diagnosis
 from remote.errors import SSHError
 from remote.host import Host, Piece, Request
+from remote.host_lock import whoami
 from remote.redial import Redial
 
 #: Seconds for one readiness check: on a cold server the first request compiles kernels.
@@ -459,7 +460,9 @@ def ended(verdict: Callable[..., Verdict], state: StartState, body: Mapping[str,
     """The verdict on a server that is gone, from the last message of a follow."""
     status = body["gone"]
     if body["stop_requested"]:
-        return verdict(Outcome.STOPPED, "the server was stopped on request", exit_status=status)
+        who = f" by {body['stopped_by']}" if body.get("stopped_by") else ""
+        reason = f"the server was stopped on request{who}"
+        return verdict(Outcome.STOPPED, reason, exit_status=status)
     outcome = Outcome.CRASHED if state.ready is None else Outcome.DIED_AFTER_READY
     if state.fatal is not None:
         return verdict(
@@ -520,7 +523,13 @@ def stop(
 
 def stop_request(settings: HostSettings, run: RunState, grace_s: float = GRACE_S) -> Request:
     """What `stop` asks."""
-    params = {"state": settings.state, "run": run.run, "grace_s": grace_s}
+    me = whoami()
+    params = {
+        "state": settings.state,
+        "run": run.run,
+        "grace_s": grace_s,
+        "who": f"{me['user']} on {me['client']}",
+    }
     return Request("runs.stop", params)
 
 

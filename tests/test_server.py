@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hosts import FakeClock, LocalHost, Venv, eventually, new_run
 
-from remote import server
+from remote import host_lock, server
 from remote.clock import SystemClock
 from remote.config import HostSettings
 from remote.core.budgets import Budgets
@@ -169,6 +169,8 @@ def test_a_stop_by_somebody_else_is_no_crash(start: Start, lab: HostSettings, ho
     stopping.join()
     other.close()
     assert verdict.outcome is Outcome.STOPPED
+    me = host_lock.whoami()
+    assert verdict.reason == f"the server was stopped on request by {me['user']} on {me['client']}"
 
 
 def test_past_its_budget_without_a_sign_of_work_it_hangs(start: Start) -> None:

@@ -116,10 +116,9 @@ def follow(
             if gone:
                 status = _await_status(state, run)
                 yield from log.news()
-                yield (
-                    {"gone": status, "stop_requested": runs.stop_requested(state, run)},
-                    b"",
-                )
+                stopping = runs.stop_requested(state, run)
+                who = runs.stopped_by(state, run)
+                yield {"gone": status, "stop_requested": stopping, "stopped_by": who}, b""
                 return
             now = time.monotonic()
             if lost or grown:

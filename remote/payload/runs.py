@@ -184,6 +184,12 @@ def stop_requested(state: str, run: str) -> bool:
     return os.path.exists(os.path.join(folder(state, run), "stop_requested"))
 
 
+def stopped_by(state: str, run: str) -> str:
+    """Who asked the run to stop; empty where that isn't known."""
+    found = read(os.path.join(folder(state, run), "stop_requested"))
+    return "" if found is None else found.content.decode().partition("\n")[2].strip()
+
+
 def outcome(state: str, run: str) -> dict[str, Any] | None:
     """What the last wait for this run found; None where none has ended."""
     try:
@@ -269,11 +275,12 @@ def _launch(home: str, run: str, note: dict[str, Any], script: bytes) -> subproc
     )
 
 
-def stop(state: str, run: str, grace_s: float) -> Iterator[dict[str, Any]]:
+def stop(state: str, run: str, grace_s: float, who: str = "") -> Iterator[dict[str, Any]]:
     """End every process of the run, and tell how it goes; returns when they and their GPU memory
     are gone.
 
-    TERM first, KILL after ``grace_s`` seconds; children that appear meanwhile are included.
+    TERM first, KILL after ``grace_s`` seconds; children that appear meanwhile are included. ``who``
+    asked for it is told to whoever waits for the run.
     """
     home = folder(state, run)
     alive = procs.members(run)
@@ -284,7 +291,7 @@ def stop(state: str, run: str, grace_s: float) -> Iterator[dict[str, Any]]:
     if alive and not failed:
         # A full disk must not keep a server alive.
         with contextlib.suppress(OSError):
-            write(os.path.join(home, "stop_requested"), b"%f\n" % time.time())
+            write(os.path.join(home, "stop_requested"), f"{time.time():f}\n{who}\n".encode())
     yield from end(lambda: procs.members(run), grace_s)
     yield from gpus.released(pids)
     # A supervisor that was killed could not write it.
