@@ -1,23 +1,24 @@
 """Where a host is and a TCP connection to it: made while the rest of the tool is still imported.
 
-Paramiko, whose import takes longer than a round trip, is imported only where there is no OpenSSH to
-read ssh_config.
+Nothing here imports Paramiko, which takes longer than a round trip.
 """
 
 from __future__ import annotations
 
-import getpass
 import socket
 import subprocess
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from remote import config, errors
+from remote import config, errors, ssh_config
 from remote.config import Address
+from remote.core.ssh_config import BadConfig
 from remote.core.ssh_options import SSHOptions, parse
+
+#: How long `ssh -G` may take; a `Match exec` runs in it.
+_CONFIG_READ_S = 30
 
 
 class Dial:
@@ -43,7 +44,7 @@ class Dial:
             if not found.proxy_jump and not found.proxy_command:
                 at = (found.hostname, found.port)
                 self._socket = socket.create_connection(at, found.connect_timeout_s or timeout_s)
-        except (TimeoutError, socket.gaierror) as failure:
+        except (TimeoutError, socket.gaierror, UnicodeError) as failure:
             self._failure = failure
         except OSError as failure:  # no route, nobody there: told alike
             self._failure = ConnectionError(*failure.args)
@@ -109,46 +110,47 @@ def taken(address: Address, config_file: str | None, timeout_s: float) -> Dial:
 def resolve(address: Address, config: str | None) -> SSHOptions:
     """What ssh_config says of an address, which itself goes before it.
 
-    Asked of `ssh -G` where OpenSSH is installed, otherwise of Paramiko's reader.
+    Asked of `ssh -G` where OpenSSH is installed, otherwise read by ourselves.
 
     Args:
         config: the file to read, ``none`` for no file, or None for the user's and the system's.
+
+    Raises:
+        ConfigError: it cannot be read.
     """
     alias = address.host
     try:
-        text = subprocess.run(
-            ["ssh", "-G", *(["-F", config] if config else []), "--", alias],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=True,
-        ).stdout
-        options = parse(text)
-    except FileNotFoundError:
-        options = parse(_without_openssh(alias, config))
-    except subprocess.CalledProcessError as error:
+        options = parse(_said(alias, config))
+    except (BadConfig, ValueError) as error:
         raise errors.ConfigError(
             f"ssh_config cannot be read for {alias}",
-            evidence=error.stderr.strip().splitlines(),
-            hint="try: ssh -G " + alias,
+            evidence=str(error).splitlines(),
+            hint=f"look into {config or '~/.ssh/config and what it includes'}",
         ) from error
     return replace(options, user=address.user or options.user, port=address.port or options.port)
 
 
-def _without_openssh(alias: str, config: str | None) -> str:
-    import paramiko
+def _said(alias: str, config: str | None) -> str:
+    """The settings of a host as `ssh -G` prints them.
 
-    path = Path(config or "~/.ssh/config").expanduser()
-    known = paramiko.SSHConfig()
-    if config != "none" and path.exists():
-        known = paramiko.SSHConfig.from_path(str(path))
-    found: dict[str, Any] = {"hostname": alias, "user": getpass.getuser(), **known.lookup(alias)}
-    found.setdefault("userknownhostsfile", "~/.ssh/known_hosts")
-    found.setdefault("globalknownhostsfile", "/etc/ssh/ssh_known_hosts")
-    if "identityfile" not in found:
-        found["identityfile"] = [f"~/.ssh/{n}" for n in ("id_ed25519", "id_ecdsa", "id_rsa")]
-    lines = []
-    for keyword, value in found.items():
-        values: list[str] = value if isinstance(value, list) else [value]
-        lines += [f"{keyword} {each}" for each in values]
-    return "\n".join(lines)
+    Raises:
+        BadConfig: they cannot be read.
+    """
+    try:
+        done = subprocess.run(
+            ["ssh", "-G", *(["-F", config] if config else []), "--", alias],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="surrogateescape",
+            timeout=_CONFIG_READ_S,
+        )
+    except (FileNotFoundError, PermissionError):
+        return ssh_config.looked_up(alias, config)
+    except subprocess.TimeoutExpired as error:
+        raise BadConfig(
+            f"`ssh -G {alias}` took more than {_CONFIG_READ_S} s: does a Match exec wait?"
+        ) from error
+    if done.returncode:
+        raise BadConfig(done.stderr.strip() or f"`ssh -G {alias}` ended with {done.returncode}")
+    return done.stdout

@@ -49,6 +49,7 @@ def impatient() -> Iterator[None]:
     """A silent link counts as dead after `SILENT_S`, for the block."""
     with (
         patch("remote.agent.DEAD_AFTER_S", SILENT_S),
+        patch("remote.connecting.DEAD_AFTER_S", SILENT_S),
         patch("remote.ssh.DEAD_AFTER_S", SILENT_S),
     ):
         yield

@@ -52,10 +52,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The verdict and the lines that led to it (``file:line``)."""
+    """The verdict and the lines that led to it (``file:line``).
+
+    ``types`` are those of the keys on record where another one was shown.
+    """
 
     verdict: Verdict
     sources: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
 
 
 def host_name(host: str, port: int) -> str:
@@ -84,8 +88,9 @@ def parse(text: str, source: str) -> list[Entry]:
 def judge(entries: Iterable[Entry], names: Iterable[str], key_type: str, key: bytes) -> Judgement:
     """What the entries say of a key shown under these names (the host's, its address).
 
-    A revoked key is revoked whatever else is said. A host with a key of the same type and other
-    bytes has changed; one known only by keys of other types is unknown.
+    A revoked key is revoked whatever else is said. A host known by other keys only has changed,
+    whatever their types: as in OpenSSH, who shows a key of a new type need not be that host. The
+    lines named are those of the type shown, where there are any.
     """
     names = list(names)
     entries = list(entries)
@@ -97,9 +102,10 @@ def judge(entries: Iterable[Entry], names: Iterable[str], key_type: str, key: by
     known = [e.source for e in plain if e.key == key and e.key_type == key_type]
     if known:
         return Judgement(Verdict.KNOWN, tuple(known))
-    other = [e.source for e in plain if e.key_type == key_type]
-    if other:
-        return Judgement(Verdict.CHANGED, tuple(other))
+    if plain:
+        alike = [entry for entry in plain if entry.key_type == key_type] or plain
+        types = dict.fromkeys(entry.key_type for entry in alike)
+        return Judgement(Verdict.CHANGED, tuple(e.source for e in alike), tuple(types))
     authority = [e.source for e in ours if e.marker == "@cert-authority"]
     if authority:
         return Judgement(Verdict.AUTHORITY, tuple(authority))

@@ -63,15 +63,20 @@ def test_a_key_of_other_hosts_is_unknown(hosts: str, name: str) -> None:
 def test_another_key_of_the_same_type_has_changed_and_says_where() -> None:
     entries = known_hosts.parse("# mine\n\n" + line("box", OTHER), "~/kh")
     judged = known_hosts.judge(entries, ["box"], TYPE, KEY)
-    assert judged == known_hosts.Judgement(Verdict.CHANGED, ("~/kh:3",))
+    assert judged == known_hosts.Judgement(Verdict.CHANGED, ("~/kh:3",), (TYPE,))
 
 
 def test_several_keys_of_one_type_may_stand_side_by_side() -> None:
     assert verdict(line("box", OTHER) + line("box"), "box") is Verdict.KNOWN
 
 
-def test_a_host_known_by_another_type_of_key_is_unknown() -> None:
-    assert verdict(line("box", b"rsa", "ssh-rsa"), "box") is Verdict.UNKNOWN
+def test_a_host_known_by_another_type_of_key_has_changed_and_says_where() -> None:
+    entries = known_hosts.parse(line("box", b"rsa", "ssh-rsa"), "kh")
+    judged = known_hosts.judge(entries, ["box"], TYPE, KEY)
+    assert judged == known_hosts.Judgement(Verdict.CHANGED, ("kh:1",), ("ssh-rsa",))
+    # Among several lines those of the type that was shown tell most.
+    entries += known_hosts.parse(line("box", OTHER), "system")
+    assert known_hosts.judge(entries, ["box"], TYPE, KEY).sources == ("system:1",)
 
 
 def test_a_revoked_key_is_revoked_whatever_else_is_said() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from remote.core.ssh_options import SSHOptions, parse
+from remote.core.ssh_options import SSHOptions, filled, parse
 
 
 def resolved(tmp_path: Path, config: str, alias: str = "gpu") -> SSHOptions:
@@ -100,3 +100,16 @@ def test_none_is_no_value() -> None:
 def test_intervals_may_have_units() -> None:
     found = parse("hostname box\nserveraliveinterval 2m\nconnecttimeout 1m30s\n")
     assert (found.keepalive_s, found.connect_timeout_s) == (120, 90.0)
+
+
+def test_an_agent_may_be_named_or_left_out(tmp_path: Path) -> None:
+    named = resolved(tmp_path, "IdentityAgent /run/agent.sock\n")
+    assert (named.agent, named.agent_socket) == (True, "/run/agent.sock")
+    usual = resolved(tmp_path, "IdentityAgent SSH_AUTH_SOCK\n")
+    assert (usual.agent, usual.agent_socket) == (True, None)
+
+
+def test_tokens_and_variables_are_filled_in_and_others_stay() -> None:
+    tokens, variables = {"h": "10.0.0.7", "p": "2222"}, {"KEYS": "/keys"}
+    assert filled("nc %h %p", tokens, variables) == "nc 10.0.0.7 2222"
+    assert filled("${KEYS}/%h-%%h-%x-${NONE}", tokens, variables) == "/keys/10.0.0.7-%h-%x-${NONE}"
