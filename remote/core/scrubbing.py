@@ -196,12 +196,16 @@ class ScrubbedStream:
 
     def feed(self, data: bytes) -> bytes:
         """What is complete: whole lines, those before a carriage return included."""
-        data = self._pending + data
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
-        if not end and len(data) > _MAX_LINE_BYTES:
+        if not end and len(self._pending) + len(data) > _MAX_LINE_BYTES:
             end = len(data)
+        if not end:
+            self._pending += data
+            return b""
+        # One copy: what is pulled comes in blocks of a megabyte.
+        whole = b"".join((self._pending, memoryview(data)[:end]))
         self._pending = data[end:]
-        return self._scrubber.data(data[:end]) if end else b""
+        return self._scrubber.data(whole)
 
     def finish(self) -> bytes:
         """The last line, where the input did not end in a newline."""
