@@ -34,6 +34,9 @@ from remote.proxy_command import ProxyCommand
 #: How often who is turned away at sshd's door tries; some eight seconds in all.
 _TRIES = 6
 
+#: More machines than anybody jumps over, where each names another.
+_MOST_JUMPS = 16
+
 # Its transport thread logs tracebacks to standard error; what they say is raised here as well.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 logging.getLogger("paramiko").propagate = False
@@ -64,20 +67,22 @@ class Route:
     closing: contextlib.ExitStack
     passed: tuple[str, ...] = ()
 
-    def before(self, address: Address, options: SSHOptions) -> Route:
+    def before(self, address: Address, jump: str) -> Route:
         """The route to the jump host of that one.
 
         Raises:
-            ConfigError: it has been passed already.
+            ConfigError: it has been passed already, or there is no end of them.
         """
-        here = f"{address} by {options.proxy_jump}"
-        if here in self.passed:
+        here = f"{address} by {jump}"
+        if here in self.passed or len(self.passed) == _MOST_JUMPS:
             hosts = [*(step.partition(" by ")[0] for step in self.passed), str(address)]
             raise errors.ConfigError(
-                f"ProxyJump leads in a circle: {' -> '.join(hosts)}",
+                f"ProxyJump leads in a circle: {' -> '.join(hosts)}"
+                if here in self.passed
+                else f"ProxyJump leads through more than {_MOST_JUMPS} hosts: {hosts[-1]} and on",
                 host=self.settings.name,
-                hint=f"set ProxyJump none for {address} in ~/.ssh/config, or leave it out of the"
-                f" pattern: Host ... !{address.host}",
+                hint=f"set ProxyJump none for {address.host} in ~/.ssh/config, or leave it out of"
+                f" the pattern: Host ... !{address.host}",
             )
         # Files named for the host itself say nothing of the machine before it.
         settings = replace(self.settings, identity_file=None, known_hosts=None)
@@ -102,7 +107,7 @@ def opened(address: Address, options: SSHOptions, route: Route, dial: Dial | Non
         _identities(options, settings, paths), route.keyring, options.user, way.where, settings.name
     )
     if options.proxy_jump:
-        way.jump = _jump(address, options, route)
+        way.jump = _jump(address, paths.filled(options.proxy_jump), route)
     elif options.proxy_command:
         way.command = ProxyCommand(paths.filled(options.proxy_command))
         route.closing.callback(way.command.close)
@@ -126,16 +131,16 @@ def opened(address: Address, options: SSHOptions, route: Route, dial: Dial | Non
         },
     )
     connection.client.set_missing_host_key_policy(keys)
-    route.closing.callback(connection.close)
+    # Fabric's own way to close it passes over one whose login failed.
+    route.closing.callback(connection.client.close)
     _connect(connection, way)
     connection.transport.set_keepalive(options.keepalive_s or ssh.keepalive_s)
     return Opened(connection, keys, login, way.jump is not None or way.command is not None)
 
 
-def _jump(address: Address, options: SSHOptions, route: Route) -> fabric.Connection:
+def _jump(address: Address, jump: str, route: Route) -> fabric.Connection:
     """A connection to the last machine before that host."""
-    assert options.proxy_jump
-    *before, last = options.proxy_jump.split(",")
+    *before, last = jump.split(",")
     try:
         hop = Address.parse(last.strip().removeprefix("ssh://").removesuffix("/"))
     except ValueError as error:
@@ -144,7 +149,7 @@ def _jump(address: Address, options: SSHOptions, route: Route) -> fabric.Connect
             host=route.settings.name,
             hint="look into ~/.ssh/config",
         ) from error
-    further = route.before(address, options)
+    further = route.before(address, jump)
     found = resolve(hop, route.settings.ssh_config)
     if before:
         found = replace(found, proxy_jump=",".join(before))
@@ -292,7 +297,7 @@ def _dial(connection: fabric.Connection, way: _Way) -> None:
             way.check()
             if attempt == _TRIES - 1 or not _turned_away(error):
                 raise
-            connection.close()
+            connection.client.close()
             time.sleep(random.uniform(0.5, 1.5) * 0.25 * 2**attempt)  # nosec B311: no secret
 
 

@@ -207,7 +207,7 @@ class Login:
                 yield from _with_certificates(str(path), found, certificates, path)
                 continue
             public = _public(path, Path(f"{path}.pub"))
-            held = [key for key in self._agents_keys() if public and _is_for(key, public)]
+            held = [key for key in self._agents_keys() if _is_for(key, public)] if public else []
             named += held
             for key in held:
                 yield from _with_certificates(f"{path}, by the agent", key, certificates, path)

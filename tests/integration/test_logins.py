@@ -162,57 +162,66 @@ def answering(monkeypatch: pytest.MonkeyPatch, answer: Callable[[], str]) -> lis
 
 
 @pytest.mark.usefixtures("either", "agent")
-class TestAnAgent:
-    def test_holds_what_is_encrypted_here(self, lab: Lab) -> None:
-        lab.config(f"IdentityFile {lab.key('encrypted')}", "IdentitiesOnly yes")
-        assert "encrypted, by the agent" in lab.login()
-        lab.config()
-        assert "encrypted, by the agent" in lab.login(identity_file=lab.key("encrypted"))
+def test_an_agent_holds_what_is_encrypted_here(lab: Lab) -> None:
+    lab.config(f"IdentityFile {lab.key('encrypted')}", "IdentitiesOnly yes")
+    assert "encrypted, by the agent" in lab.login()
+    lab.config()
+    assert "encrypted, by the agent" in lab.login(identity_file=lab.key("encrypted"))
 
-    def test_holds_what_a_public_file_names(self, lab: Lab, tmp_path: Path) -> None:
-        public = tmp_path / "named.pub"
-        shutil.copy(lab.key("held.pub"), public)
-        lab.config(f"IdentityFile {public}", "IdentitiesOnly yes")
-        assert "named.pub, by the agent" in lab.login()
-        lab.config(f"IdentityFile {tmp_path}/named", "IdentitiesOnly yes")
-        assert "named, by the agent" in lab.login()
-        lab.config()
-        assert "named.pub, by the agent" in lab.login(identity_file=public)
 
-    def test_is_asked_for_no_other_key(self, lab: Lab) -> None:
-        other = lab.sshd.folder / "other_key"
-        lab.config(f"IdentityFile {other}", "IdentitiesOnly yes")
-        said = lab.refused(errors.AuthenticationFailed)
-        assert "accepts none of our keys" in said
-        assert said.count("offered") == 1
-        said = lab.refused(errors.AuthenticationFailed, identity_file=Path(f"{other}.pub"))
-        assert "there is no key to offer" in said
+@pytest.mark.usefixtures("either", "agent")
+def test_an_agent_holds_what_a_public_file_names(lab: Lab, tmp_path: Path) -> None:
+    public = tmp_path / "named.pub"
+    shutil.copy(lab.key("held.pub"), public)
+    lab.config(f"IdentityFile {public}", "IdentitiesOnly yes")
+    assert "named.pub, by the agent" in lab.login()
+    lab.config(f"IdentityFile {tmp_path}/named", "IdentitiesOnly yes")
+    assert "named, by the agent" in lab.login()
+    lab.config()
+    assert "named.pub, by the agent" in lab.login(identity_file=public)
 
-    def test_is_asked_for_others_where_none_are_named(self, lab: Lab) -> None:
-        lab.config("IdentityFile /nowhere/key")
-        assert "SHA256:" in lab.login()
-        lab.config("IdentityFile /nowhere/key", "IdentityAgent none")
-        assert "there is no key to offer" in lab.refused(errors.AuthenticationFailed)
 
-    def test_may_be_named(self, lab: Lab, agent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.delenv("SSH_AUTH_SOCK")
-        lab.config("IdentityFile /nowhere/key", f"IdentityAgent {agent}")
-        assert "SHA256:" in lab.login()
-        lab.config("IdentityFile /nowhere/key", "IdentityAgent /nowhere/agent")
-        assert "/nowhere/agent cannot be asked" in lab.refused(errors.AuthenticationFailed)
+@pytest.mark.usefixtures("either", "agent")
+def test_an_agent_is_asked_for_no_other_key(lab: Lab) -> None:
+    other = lab.sshd.folder / "other_key"
+    lab.config(f"IdentityFile {other}", "IdentitiesOnly yes")
+    said = lab.refused(errors.AuthenticationFailed)
+    assert "accepts none of our keys" in said
+    assert said.count("offered") == 1
+    said = lab.refused(errors.AuthenticationFailed, identity_file=Path(f"{other}.pub"))
+    assert "there is no key to offer" in said
 
-    def test_of_many_keys_ends_the_login_and_that_is_said(self, lab: Lab, tmp_path: Path) -> None:
-        strict = OpenSSH(tmp_path / "strict", options=("MaxAuthTries 2",))
-        strict.start()
-        try:
-            where = [f"Port {strict.port}", f"UserKnownHostsFile {strict.known_hosts}"]
-            behind = Lab(strict, lab.folder)
-            behind.config("IdentityFile /nowhere/key", *where)
-            said = behind.refused(errors.AuthenticationFailed)
-        finally:
-            strict.stop()
-        assert "closed the connection after 2 keys were offered" in said
-        assert "IdentitiesOnly" in said and "hosts.lab.identity_file" in said
+
+@pytest.mark.usefixtures("either", "agent")
+def test_an_agent_is_asked_for_others_where_none_are_named(lab: Lab) -> None:
+    lab.config("IdentityFile /nowhere/key")
+    assert "SHA256:" in lab.login()
+    lab.config("IdentityFile /nowhere/key", "IdentityAgent none")
+    assert "there is no key to offer" in lab.refused(errors.AuthenticationFailed)
+
+
+@pytest.mark.usefixtures("either", "agent")
+def test_an_agent_may_be_named(lab: Lab, agent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSH_AUTH_SOCK")
+    lab.config("IdentityFile /nowhere/key", f"IdentityAgent {agent}")
+    assert "SHA256:" in lab.login()
+    lab.config("IdentityFile /nowhere/key", "IdentityAgent /nowhere/agent")
+    assert "/nowhere/agent cannot be asked" in lab.refused(errors.AuthenticationFailed)
+
+
+@pytest.mark.usefixtures("either", "agent")
+def test_an_agent_of_many_keys_ends_the_login_and_that_is_said(lab: Lab, tmp_path: Path) -> None:
+    strict = OpenSSH(tmp_path / "strict", options=("MaxAuthTries 2",))
+    strict.start()
+    try:
+        where = [f"Port {strict.port}", f"UserKnownHostsFile {strict.known_hosts}"]
+        behind = Lab(strict, lab.folder)
+        behind.config("IdentityFile /nowhere/key", *where)
+        said = behind.refused(errors.AuthenticationFailed)
+    finally:
+        strict.stop()
+    assert "closed the connection after 2 keys were offered" in said
+    assert "IdentitiesOnly" in said and "hosts.lab.identity_file" in said
 
 
 def test_a_certificate_is_offered_with_a_file_and_with_an_agents_key(
@@ -348,43 +357,58 @@ def entry(lab: Lab, identity: Path) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("either")
-class TestAJump:
-    def test_in_a_circle_is_a_mistake_in_the_configuration(self, lab: Lab) -> None:
-        lab.config("ProxyJump gpu")
-        said = lab.refused(errors.ConfigError)
-        assert "ProxyJump leads in a circle: gpu -> gpu" in said
-        lab.config("ProxyJump one", more=jump(lab, "ProxyJump two", alias="one"))
-        with (lab.folder / "config").open("a") as file:
-            file.write(jump(lab, "ProxyJump gpu", alias="two"))
-        said = lab.refused(errors.ConfigError)
-        assert "gpu -> one -> two -> gpu" in said
+def test_a_jump_in_a_circle_is_a_mistake_in_the_configuration(lab: Lab) -> None:
+    lab.config("ProxyJump gpu")
+    said = lab.refused(errors.ConfigError)
+    assert "ProxyJump leads in a circle: gpu -> gpu" in said
+    lab.config("ProxyJump one", more=jump(lab, "ProxyJump two", alias="one"))
+    with (lab.folder / "config").open("a") as file:
+        file.write(jump(lab, "ProxyJump gpu", alias="two"))
+    said = lab.refused(errors.ConfigError)
+    assert "gpu -> one -> two -> gpu" in said
 
-    def test_over_several_hosts(self, lab: Lab) -> None:
-        key = f"IdentityFile {lab.key('plain')}"
-        more = jump(lab, key, alias="one") + jump(lab, key, alias="two")
-        lab.config(key, "ProxyJump one,two", more=more)
-        assert "plain" in lab.login()
 
-    def test_that_leads_nowhere(self, lab: Lab) -> None:
-        key = f"IdentityFile {lab.key('plain')}"
-        lab.config(key, "ProxyJump jump", more=jump(lab, key))
-        elsewhere = Address("gpu", port=free_port())
-        said = lab.refused(errors.Unreachable, address=elsewhere)
-        assert f"which is to lead to 127.0.0.1:{elsewhere.port}, does not get there" in said
+@pytest.mark.usefixtures("either")
+def test_a_jump_without_an_end_is_one_too(lab: Lab) -> None:
+    lab.config("ProxyJump x%n", more="Host *\n  ProxyJump x%n\n")
+    assert "more than 16 hosts" in lab.refused(errors.ConfigError)
+    lab.config("ProxyJump a:b:c@d:e")
+    lab.refused(errors.ConfigError)
 
-    def test_by_a_command(self, lab: Lab, tmp_path: Path) -> None:
-        script = tmp_path / "a pipe.py"
-        script.write_text(PIPE)
-        shutil.copy(lab.key("plain"), tmp_path / f"{ME}@127.0.0.1")
-        lab.config(
-            f"ProxyCommand {sys.executable} '{script}' %h %p",
-            f"IdentityFile {tmp_path}/%r@%h",
-        )
-        assert f"{ME}@127.0.0.1" in lab.login()
 
-    def test_by_a_command_that_fails(self, lab: Lab) -> None:
-        lab.config("ProxyCommand /nowhere/nc %h %p")
-        assert "the ProxyCommand to 127.0.0.1:" in lab.refused(errors.Unreachable)
+@pytest.mark.usefixtures("either")
+def test_a_jump_over_several_hosts(lab: Lab) -> None:
+    key = f"IdentityFile {lab.key('plain')}"
+    more = jump(lab, key, alias="one") + jump(lab, key, alias="two")
+    lab.config(key, "ProxyJump one,two", more=more)
+    assert "plain" in lab.login()
+
+
+@pytest.mark.usefixtures("either")
+def test_a_jump_that_leads_nowhere(lab: Lab) -> None:
+    key = f"IdentityFile {lab.key('plain')}"
+    lab.config(key, "ProxyJump jump", more=jump(lab, key))
+    elsewhere = Address("gpu", port=free_port())
+    said = lab.refused(errors.Unreachable, address=elsewhere)
+    assert f"which is to lead to 127.0.0.1:{elsewhere.port}, does not get there" in said
+
+
+@pytest.mark.usefixtures("either")
+def test_a_jump_by_a_command(lab: Lab, tmp_path: Path) -> None:
+    script = tmp_path / "a pipe.py"
+    script.write_text(PIPE)
+    shutil.copy(lab.key("plain"), tmp_path / f"{ME}@127.0.0.1")
+    lab.config(
+        f"ProxyCommand {sys.executable} '{script}' %h %p",
+        f"IdentityFile {tmp_path}/%r@%h",
+    )
+    assert f"{ME}@127.0.0.1" in lab.login()
+
+
+@pytest.mark.usefixtures("either")
+def test_a_jump_by_a_command_that_fails(lab: Lab) -> None:
+    lab.config("ProxyCommand /nowhere/nc %h %p")
+    assert "the ProxyCommand to 127.0.0.1:" in lab.refused(errors.Unreachable)
 
 
 #: A program between its own streams and a port.
