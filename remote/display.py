@@ -25,7 +25,7 @@ from remote.core.phases import Phase
 from remote.core.scrubbing import Scrubber
 from remote.core.serving import Load
 from remote.errors import ToolError
-from remote.server import LinkNews, Verdict
+from remote.server import FATAL_WORDS, LinkNews, Verdict
 
 if TYPE_CHECKING:
     # Imported where they are used: a task needs some of them, off a terminal hardly any.
@@ -229,7 +229,10 @@ class StartWatch:
         if isinstance(event, LinkNews):
             self._display.warn(str(event))
         elif isinstance(event, FatalLine):
-            self._display.say(f"line {event.line}: {event.text}")
+            # The verdict itself waits for the traceback behind this line.
+            rank = f" on {event.rank}" if event.rank else ""
+            why = f"{FATAL_WORDS[event.reason]}{rank}"
+            self._display.say(f"crashed: {why}; line {event.line}: {event.text}")
         elif isinstance(event, PhaseStarted) and event.phase not in self._shown:
             self._shown.add(event.phase)
             usual_s = self._budgets.expected_s(event.phase)

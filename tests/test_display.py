@@ -10,7 +10,7 @@ import pytest
 from remote.core.budgets import Budgets
 from remote.core.experiment_plan import Stage
 from remote.core.heartbeat import Beat
-from remote.core.log_events import PhaseStarted, StartState
+from remote.core.log_events import FatalLine, FatalReason, PhaseStarted, StartState
 from remote.core.phases import Phase
 from remote.core.scrubbing import Scrubber
 from remote.core.serving import Load
@@ -90,6 +90,13 @@ def test_a_start_is_a_line_for_each_phase(capsys: Captured) -> None:
     out, err = capsys.readouterr()
     assert sum(Phase.WEIGHTS.label in line for line in out.splitlines()) == 1
     assert "lost for 4 s" in err
+
+
+def test_a_crash_is_said_as_soon_as_its_line_is_there(capsys: Captured) -> None:
+    fatal = FatalLine(7, "[Errno 98] in use", FatalReason.PORT_IN_USE, "TP1", "", None)
+    StartWatch(Display())(fatal, StartState(fatal=fatal))
+    said = capsys.readouterr().out
+    assert said == "crashed: the port is taken on TP1; line 7: [Errno 98] in use\n"
 
 
 class Bars(Display):
