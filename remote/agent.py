@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from remote import errors, starter
 from remote.host import Answer, Piece, Request
 from remote.payload import frames
+from remote.remembered import WORTH_IT, Remembered
 
 #: Seconds without any sign of life after which the link counts as dead. The host sends one every
 #: two seconds while it works.
@@ -52,9 +53,17 @@ class Agent:
         host: the host's name, for errors.
         venv: where the interpreter is, for the error when it isn't there.
         state: the state folder, where the payload's code may be kept.
+        remembered: answers of that host that need not travel again.
     """
 
-    def __init__(self, channel: ByteChannel, host: str, venv: str, state: str) -> None:
+    def __init__(
+        self,
+        channel: ByteChannel,
+        host: str,
+        venv: str,
+        state: str,
+        remembered: Remembered | None = None,
+    ) -> None:
         self._channel = channel
         self._host = host
         self._venv = venv
@@ -65,6 +74,8 @@ class Agent:
         self._lost: errors.ToolError | None = None
         self._writing = threading.Lock()
         self._closed = threading.Event()
+        self._remembered = remembered
+        self._asked: dict[int, Request] = {}
         self._ahead: deque[tuple[int, Request]] = deque()
         # Goes with the first request.
         self._unsent = starter.code().head(state)
@@ -78,7 +89,7 @@ class Agent:
         for request in requests:
             self._number += 1
             self._ahead.append((self._number, request))
-            flight += _frame(self._number, request, chain)
+            flight += self._frame(request, chain)
         self._write(flight)
 
     def call(self, function: str, data: bytes, params: Mapping[str, Any]) -> tuple[Answer, bytes]:
@@ -124,7 +135,7 @@ class Agent:
         # Something else came up: the host drops what it has not begun.
         self._ahead.clear()
         self._number += 1
-        self._write(_frame(self._number, request))
+        self._write(self._frame(request))
         return self._number
 
     def _send(self, data: bytes) -> None:
@@ -156,8 +167,32 @@ class Agent:
                     raise self._refusal(message["error"])
                 if message.get("holds"):
                     self._ahead.clear()
-                return message["kind"], Piece(message.get("body", {}), data)
+                return message["kind"], self._piece(number, message, data)
             self._receive()
+
+    def _piece(self, number: int, message: Mapping[str, Any], data: bytes) -> Piece:
+        """A message's contents, from here where the host has only confirmed them."""
+        body = message.get("body", {})
+        if self._remembered is not None and message["kind"] == "done":
+            request = self._asked.pop(number, None)
+            if "same" in message:
+                return Piece(*self._remembered.answer(message["same"]))
+            if request is not None:
+                self._remembered.keep(request, body, data)
+        return Piece(body, data)
+
+    def _frame(self, request: Request, chain: int | None = None) -> bytes:
+        body: dict[str, Any] = {
+            "id": self._number,
+            "function": request.function,
+            "params": dict(request.params),
+        }
+        if chain is not None:
+            body["chain"] = chain
+        if self._remembered is not None and request.function in WORTH_IT:
+            self._asked[self._number] = request
+            body["have"] = self._remembered.tags(request)
+        return frames.pack(body, request.data, compress=True)
 
     def _receive(self) -> None:
         if self._lost is not None:
@@ -224,14 +259,3 @@ class Agent:
             note["message"], host=self._host, evidence=note["evidence"], hint=note["hint"]
         )
         return error
-
-
-def _frame(number: int, request: Request, chain: int | None = None) -> bytes:
-    body: dict[str, Any] = {
-        "id": number,
-        "function": request.function,
-        "params": dict(request.params),
-    }
-    if chain is not None:
-        body["chain"] = chain
-    return frames.pack(body, request.data, compress=True)

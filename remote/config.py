@@ -157,6 +157,7 @@ class Settings:
     templates: Path | None
     runs: Path
     sandbox_folder: Path
+    cache: Path
     ssh: SSHSettings
     bench: BenchSettings
     secrets: tuple[str, ...] = ()
@@ -223,6 +224,7 @@ def load(settings: Mapping[str, object], project: Path) -> Settings:
         templates=None if templates is None else _local(templates, project),
         runs=_local(top.text("runs", defaults.RUNS), project),
         sandbox_folder=_local(sandbox.text("folder", defaults.SANDBOX_FOLDER), project),
+        cache=_cache(),
         ssh=SSHSettings(
             connect_timeout_s=ssh.seconds("connect_timeout_s", defaults.CONNECT_TIMEOUT_S),
             accept_new_host_keys=ssh.switch("accept_new_host_keys", False),
@@ -299,6 +301,13 @@ def _host(
     )
     entry.refuse_unknown()
     return host
+
+
+def _cache() -> Path:
+    """Where this user's programs keep what they can do without."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    folder = Path(base) if base.startswith("/") else Path("~/.cache").expanduser()
+    return folder / "sglang-remote"
 
 
 def _bind(entry: Fields) -> str:

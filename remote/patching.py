@@ -17,6 +17,7 @@ from remote.core.patch_plan import Entry, FileEdit, FileState, Found, Step, Want
 from remote.errors import PatchRefused
 from remote.host import Host, Request
 from remote.patch_sets import PatchSet
+from remote.payload import delta
 
 
 @dataclass(frozen=True)
@@ -315,6 +316,9 @@ def commit_request(settings: HostSettings, steps: Sequence[Step], sets: Sequence
         # What stood there once is kept on the host: it needn't travel.
         saved = step.content is None or step.after == step.original
         content = b"" if saved or step.content is None else step.content
+        base = patch_plan.sha256(step.base) if content and step.base else None
+        if base is not None and step.base is not None:
+            content = delta.packed(step.base, content)
         wire.append(
             {
                 "path": step.path,
@@ -322,6 +326,7 @@ def commit_request(settings: HostSettings, steps: Sequence[Step], sets: Sequence
                 "after": step.after,
                 "original": step.original,
                 "bytes": None if saved else len(content),
+                "base": base,
                 "sets": list(step.sets),
             }
         )

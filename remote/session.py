@@ -17,6 +17,7 @@ from remote.display import Display
 from remote.errors import ConfigError
 from remote.host import Host
 from remote.recording import Recorder
+from remote.remembered import Remembered
 from remote.ssh import SSHHost
 from remote.store import LocalRun
 
@@ -85,7 +86,7 @@ def opened(
         chosen = embedded_host(settings, display, set_up)
     else:
         chosen = settings.hosts[name]
-    connection = SSHHost(chosen, settings.ssh)
+    connection = SSHHost(chosen, settings.ssh, Remembered(settings.cache / name))
     try:
         scrubber = Scrubber(settings.secrets)
         display.scrub = scrubber.text

@@ -22,6 +22,7 @@ from remote.core.shell import join
 from remote.dialing import taken
 from remote.host import Answer, Link, Piece, Request
 from remote.logins import Keyring
+from remote.remembered import Remembered
 from remote.starter import start_command
 
 #: What may be under way to us on the session's channel. Paramiko's 2 MiB let no more than 20 MB/s
@@ -32,7 +33,10 @@ WINDOW_BYTES = 8 * 1024 * 1024
 class SSHHost:
     """`remote.host.Host` over one SSH connection, opened at the first use."""
 
-    def __init__(self, settings: HostSettings, ssh: SSHSettings) -> None:
+    def __init__(
+        self, settings: HostSettings, ssh: SSHSettings, remembered: Remembered | None = None
+    ) -> None:
+        self._remembered = remembered
         self._settings = settings
         self._ssh = ssh
         self._opened: Opened | None = None
@@ -115,7 +119,9 @@ class SSHHost:
                     host=self.name,
                     hint="nothing was begun on the host; run the task again",
                 ) from error
-            self._agent = Agent(_Channel(channel), self.name, venv, self._settings.state)
+            self._agent = Agent(
+                _Channel(channel), self.name, venv, self._settings.state, self._remembered
+            )
         return self._agent
 
     def _connection(self) -> fabric.Connection:

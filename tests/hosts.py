@@ -21,6 +21,7 @@ from remote.agent import Agent
 from remote.config import Address, BenchSettings, HostSettings
 from remote.host import Answer, Link, Piece, Request
 from remote.payload import procs, runs
+from remote.remembered import Remembered
 from remote.starter import start_command
 
 #: What the stand-ins for SGLang's server and bench client run; see `Venv.play` and `Venv.measure`.
@@ -77,6 +78,7 @@ class Pipes:
         assert self.process.stdin is not None and self.process.stdout is not None
         self._in, self._out = self.process.stdin, self.process.stdout
         self.sent: list[bytes] = []
+        self.received = 0
 
     def send(self, data: bytes) -> None:
         self.sent.append(data)
@@ -94,6 +96,7 @@ class Pipes:
             raise TimeoutError
         size = 65536 if self._budget is None else min(65536, self._budget)
         chunk: bytes = os.read(self._out.fileno(), size)
+        self.received += len(chunk)
         if self._budget is not None:
             self._budget -= len(chunk)
         return chunk
@@ -131,7 +134,9 @@ class LocalHost:
         home: Path,
         budgets: Sequence[int] = (),
         python: str = sys.executable,
+        remembered: Remembered | None = None,
     ) -> None:
+        self._remembered = remembered
         self.settings = settings
         self.home = home
         self._budgets = list(budgets)
@@ -182,7 +187,13 @@ class LocalHost:
             budget = self._budgets.pop(0) if self._budgets else None
             self.pipes = Pipes(start_command(self._python), self.home, budget)
             self.connections += 1
-            self._agent = Agent(self.pipes, self.name, self.settings.venv, self.settings.state)
+            self._agent = Agent(
+                self.pipes,
+                self.name,
+                self.settings.venv,
+                self.settings.state,
+                self._remembered,
+            )
         return self._agent
 
 

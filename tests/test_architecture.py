@@ -39,6 +39,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
                 "remote.starter",
                 "remote.store",
             ),
+            ("remote.remembered",),
             (
                 "remote.agent",
                 "remote.charts",

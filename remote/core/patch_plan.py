@@ -106,6 +106,7 @@ class Step:
     """One file to write (or, with ``after`` None, to remove).
 
     Hashes of what stands there now, will stand there, and stood there before this tool came.
+    ``base`` is what the content was made from, and is on the host.
     """
 
     path: str
@@ -114,6 +115,7 @@ class Step:
     original: str | None
     content: bytes | None
     sets: tuple[str, ...]
+    base: bytes | None = None
 
 
 def sha256(content: bytes | None) -> str | None:
@@ -183,7 +185,8 @@ def plan(
         file, after, names = found[path], sha256(content), sets.get(path, ())
         known = file.entry.sets if file.entry else ()
         if file.sha256 != after or known != names:
-            steps.append(Step(path, file.sha256, after, file.original, content, names))
+            hashes = (file.sha256, after, file.original)
+            steps.append(Step(path, *hashes, content, names, file.base))
     return tuple(steps)
 
 

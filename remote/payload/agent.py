@@ -148,6 +148,8 @@ def serve(link: Link, functions: Functions) -> None:
     Those of one chain were sent ahead: each is begun only after the one before it went well.
     """
     broken: int | None = None
+    # At once: whoever dies in the first request has started.
+    link.flush()
     while (request := link.next_request()) is not None:
         body, data = request
         chain = body.get("chain")
@@ -201,8 +203,12 @@ def _answer(link: Link, functions: Functions, body: dict[str, Any], data: bytes)
             answer = {}
         piece, blob = answer if isinstance(answer, tuple) else (answer, b"")
         holds = bool(piece.pop("holds", False))
-        told = {"holds": True} if holds else {}
-        link.answer({"id": number, "kind": "done", **told, "body": piece}, blob)
+        told = {"id": number, "kind": "done", **({"holds": True} if holds else {})}
+        known = body.get("have", ())
+        if known and (tag := frames.tag(piece, blob)) in known:
+            link.answer({**told, "same": tag})
+        else:
+            link.answer({**told, "body": piece}, blob)
         return not holds
     except Refused as refused:
         error = {

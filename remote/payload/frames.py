@@ -6,6 +6,7 @@ bit of a length says that the part is compressed (zlib).
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 import zlib
@@ -38,15 +39,23 @@ class BrokenStream(Exception):
 
 def pack(body: Mapping[str, Any], data: bytes = b"", *, compress: bool = False) -> bytes:
     """One frame; ``compress``: the bytes too, where that is worth it."""
-    text = json.dumps(body, ensure_ascii=True, separators=(",", ":")).encode()
-    text_bytes, text = _packed(text)
+    text_bytes, text = _packed(_text(body))
     data_bytes, data = _packed(data) if compress else (len(data), data)
     return _LENGTHS.pack(text_bytes, data_bytes) + text + data
+
+
+def tag(body: Mapping[str, Any], data: bytes) -> str:
+    """What tells an answer from another."""
+    return hashlib.sha256(_text(body) + data).hexdigest()[:32]
 
 
 def code(packed: bytes) -> bytes:
     """The frame that carries the payload's own code."""
     return _LENGTHS.pack(CODE, len(packed)) + packed
+
+
+def _text(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body, ensure_ascii=True, separators=(",", ":")).encode()
 
 
 def _packed(part: bytes) -> tuple[int, bytes]:

@@ -18,7 +18,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from . import facts, files
+from . import delta, facts, files
 from .refusal import Refused
 
 Entries = dict[str, dict[str, Any]]
@@ -154,9 +154,10 @@ def commit(state: str, steps: list[dict[str, Any]], sets: list[str], data: bytes
     """Make all changes or none.
 
     Args:
-        steps: each ``{path, before, after, original, bytes, sets}``: hashes before, after, and
-            without this tool (None: no such file), the length of the new content in ``data``
-            (None: a saved original is meant), and the patch sets it comes from.
+        steps: each ``{path, before, after, original, bytes, base, sets}``: hashes before, after,
+            and without this tool (None: no such file), the length of the new content in ``data``
+            (None: a saved original is meant), the hash of what it is told by (see `delta`; None:
+            it stands there in full), and the patch sets it comes from.
         sets: all sets that are applied afterwards, in the order in which they stack.
 
     Raises:
@@ -269,9 +270,20 @@ def _contents(state: str, steps: list[dict[str, Any]], data: bytes) -> list[byte
         elif step["bytes"] is None:
             contents.append(_original(state, step["after"]))
         else:
-            contents.append(data[position : position + step["bytes"]])
+            content = data[position : position + step["bytes"]]
             position += step["bytes"]
+            if step.get("base") is not None:
+                content = delta.unpacked(_at_hand(state, step["path"], step["base"]), content)
+            contents.append(content)
     return contents
+
+
+def _at_hand(state: str, path: str, sha256: str) -> bytes:
+    """The contents of that hash: the file itself, or what was saved of it."""
+    now = files.read(path)
+    if now is not None and now.sha256 == sha256:
+        return now.content
+    return _original(state, sha256)
 
 
 def _expect(path: str, wanted: str | None, found: str | None) -> None:
