@@ -298,8 +298,7 @@ def parser(
     key = identity(venv, site_packages(venv)) + sha256(script)
     known = cache.load(state, "parser", key)
     if known is not None:
-        return {"cached": True, "parser": known}
-    began = time.monotonic()
+        return {"parser": known}
     try:
         done = subprocess.run(
             [os.path.join(venv, "bin", "python"), "-", "--json"],
@@ -323,4 +322,4 @@ def parser(
             "evidence": tail,
         }
     cache.keep(state, "parser", key, answer)
-    return {"cached": False, "parser": answer, "took_s": round(time.monotonic() - began, 1)}
+    return {"parser": answer}
