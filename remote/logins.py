@@ -8,6 +8,7 @@ asks for its passphrase.
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import socket
@@ -277,7 +278,8 @@ def _loaded(path: Path, passphrase: str | None = None) -> paramiko.PKey | str:
             return ""
         except OSError as error:
             return error.strerror or str(error)
-        except Exception:  # each class has ways of its own to say that it is none of its keys
+        # Each class has ways of its own to say that it is none of its keys.
+        except Exception:  # nosec B112
             continue
     if _public(path):
         return "it is a public key, and no agent holds the private one"
@@ -288,10 +290,9 @@ def _decrypted(path: Path) -> paramiko.PKey | str:
     """The key of an encrypted file, its passphrase asked for; or why there is none."""
     if not sys.stdin.isatty():
         return f"the key {path} is encrypted and there is no terminal to ask for its passphrase"
-    try:
+    passphrase = None
+    with contextlib.suppress(EOFError):
         passphrase = getpass.getpass(f"Passphrase for {path}: ")
-    except EOFError:
-        passphrase = ""
     if not passphrase:
         return f"the key {path} is encrypted and no passphrase was given"
     found = _loaded(path, passphrase)

@@ -116,9 +116,10 @@ def an_agent(folder: Path, *keys: Path) -> Iterator[Path]:
     assert program, "apt install openssh-client"
     agent = subprocess.Popen([program, "-D", "-a", str(at)], stdout=subprocess.DEVNULL)
     try:
-        for _ in range(200):
-            if at.exists():
-                break
+        for _ in range(500):
+            with socket.socket(socket.AF_UNIX) as probe:
+                if probe.connect_ex(str(at)) == 0:
+                    break
             time.sleep(0.02)
         answer = folder / "askpass"
         answer.write_text(f"#!/bin/sh\necho '{PHRASE}'\n")
@@ -207,6 +208,31 @@ def test_an_agent_may_be_named(lab: Lab, agent: Path, monkeypatch: pytest.Monkey
     assert "SHA256:" in lab.login()
     lab.config("IdentityFile /nowhere/key", "IdentityAgent /nowhere/agent")
     assert "/nowhere/agent cannot be asked" in lab.refused(errors.AuthenticationFailed)
+
+
+def test_an_agent_that_never_answers_is_passed_over(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remote.logins._AGENT_S", 0.2)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "agent"))
+        silent.listen()
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "agent"))
+        lab.config(*(f"IdentityFile {lab.key(name)}" for name in ("encrypted", "plain")))
+        assert "plain" in lab.login()
+
+
+def test_an_agent_that_does_not_sign(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its user says no where it asks before each use of a key."""
+    monkeypatch.setenv("SSH_ASKPASS", "/bin/false")
+    monkeypatch.setenv("DISPLAY", "none")
+    with an_agent(tmp_path) as at:
+        tool("ssh-add", "-q", "-c", lab.key("held"), env={"SSH_AUTH_SOCK": str(at)})
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(at))
+        lab.config(f"IdentityFile {lab.key('held.pub')}", "IdentitiesOnly yes")
+        assert "the key could not be used" in lab.refused(errors.AuthenticationFailed)
 
 
 @pytest.mark.usefixtures("either", "agent")
@@ -298,6 +324,16 @@ def test_a_passphrase_that_does_not_fit(
     told = lab.refused(errors.AuthenticationFailed)
     assert said.format(lab.key(name)) in told
     assert "ssh-add" in told
+
+
+def test_a_passphrase_that_nobody_can_be_asked_for(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
+    lab.config(f"IdentityFile {lab.key('encrypted')}", "IdentityAgent none")
+    assert "there is no terminal to ask for its passphrase" in lab.refused(
+        errors.AuthenticationFailed
+    )
 
 
 def test_a_passphrase_need_not_be_given_where_another_key_fits(
