@@ -31,7 +31,7 @@ from remote.payload import procs, runs
 
 FATAL = b"[2026-11-29 12:00:00 TP0] Scheduler hit an exception: it failed\n"
 #: What a follow asks of itself when nothing has happened for a while: measured after that.
-_SETTLED_S = 8.0
+_SETTLED_S = 15.0
 
 
 @contextmanager

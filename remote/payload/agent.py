@@ -71,15 +71,20 @@ class Link:
 
         Ends early, too, where one of the descriptors ``also`` can be read.
         """
-        if not self._requests and not self.ended:
-            poller = select.poll()  # what a server of many ranks has is beyond select's reach
-            for fd in (self._read_fd, *also):
-                poller.register(fd, select.POLLIN)
-            ready = {fd for fd, _ in poller.poll(math.ceil(seconds * 1000))}
+        until = time.monotonic() + seconds
+        poller = select.poll()  # what a server of many ranks has is beyond select's reach
+        for fd in (self._read_fd, *also):
+            poller.register(fd, select.POLLIN)
+        while not self._requests and not self.ended:
+            left_s = max(0.0, until - time.monotonic())
+            ready = {fd for fd, _ in poller.poll(math.ceil(left_s * 1000))}
             if self._read_fd in ready:
                 self._take()
             elif time.monotonic() - self._heard_s > SILENT_S:
                 self.ended = True
+            # The client's sign of life is nothing to wake the caller for.
+            if ready != {self._read_fd}:
+                break
         return bool(self._requests) or self.ended
 
     def _take(self) -> None:

@@ -23,8 +23,8 @@ _GATHER_S = 0.005
 _TICK_S = 1.0
 #: The same once nothing has happened for `_QUIET_S`, and at most where processes are so many that
 #: looking at them would take more than a `_TICK_SHARE` th of a core.
-_QUIET_TICK_S = 3.0
-_QUIET_S = 5.0
+_QUIET_TICK_S = 4.0
+_QUIET_S = 10.0
 _TICK_SHARE = 1000
 _PID_S = 15.0  # bash needs milliseconds to write it; a host that swaps may need seconds
 
