@@ -38,7 +38,7 @@ _WIDTH_OFF_TERMINAL = 160
 
 
 def _errors() -> Console:
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 class Display:
@@ -54,7 +54,7 @@ class Display:
     def __init__(self, as_json: bool = False) -> None:
         self.as_json = as_json
         self.scrub: Callable[[str], str] = Scrubber().text
-        self._prose = Console(stderr=as_json, highlight=False, soft_wrap=True)
+        self._prose = Console(stderr=as_json, highlight=False, soft_wrap=True, emoji=False)
         if not self._prose.is_terminal:
             self._prose.width = _WIDTH_OFF_TERMINAL
         self._progress: Progress | None = None

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from remote.config import HostSettings
 from remote.core.host_facts import HostFacts
-from remote.core.trace_report import Outcome, SymbolProof
 from remote.host import Host, Request
 from remote.patch_sets import PatchSet
 from remote.patching import PatchPlan
+
+if TYPE_CHECKING:
+    from remote.core.trace_report import SymbolProof
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,8 @@ def prove(host: Host, settings: HostSettings, facts: HostFacts, patch: PatchSet)
 
 
 def _against(patch: PatchSet, symbols: Sequence[SymbolProof]) -> list[str]:
+    from remote.core.trace_report import Outcome
+
     against = []
     for found in symbols:
         if found.symbol not in patch.symbols:

@@ -21,7 +21,7 @@ from remote.server import LinkNews, Outcome, Verdict
 Captured = pytest.CaptureFixture[str]
 
 #: What a host may send: terminal codes, and what the display's own markup would take for its.
-HOSTILE = "\x1b[2J\x1b]0;owned\x07 [bold]x[/bold] [/] [red"
+HOSTILE = "\x1b[2J\x1b]0;owned\x07 [bold]x[/bold] [/] [red :boom:"
 
 
 def test_prose_goes_to_stdout_and_with_json_to_stderr(capsys: Captured) -> None:
@@ -67,8 +67,8 @@ def test_nothing_from_a_host_steers_the_terminal_or_the_markup(capsys: Captured)
     for text in (out, err):
         assert "\x1b" not in text and "\x07" not in text
     # What a program may read on standard output is not mixed with warnings and errors.
-    assert out.count("[bold]x[/bold] [/] [red") == 4
-    assert err.count("[bold]x[/bold] [/] [red") == 4
+    assert out.count("[bold]x[/bold] [/] [red :boom:") == 4
+    assert err.count("[bold]x[/bold] [/] [red :boom:") == 4
 
 
 def test_long_lines_are_not_wrapped_where_no_terminal_is(capsys: Captured) -> None:
