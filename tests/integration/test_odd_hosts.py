@@ -306,7 +306,7 @@ def test_a_log_that_is_rotated_or_cut_while_it_is_followed(host: Host) -> None:
 def test_a_disk_that_is_full_at_any_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So many pages are left: it works or says why not, and works once there is room."""
     # A deploy that sees so full a disk begins nothing: here it fills up afterwards.
-    monkeypatch.setattr("remote.deploy._preflight", lambda found, settings: None)
+    monkeypatch.setattr("remote.planning._preflight", lambda found, settings: None)
     small = tmp_path / "small"
     server = OpenSSH(tmp_path / "sshd", small_disk=small, disk_kib=2048)
     server.start()
