@@ -120,11 +120,12 @@ def test_a_log_is_followed_all_the_same(
         return False
 
     heard = b""
-    written = threading.Timer(0.3, append, [log, b"the line\n"])
-    written.start()
+    written = threading.Timer(0.1, append, [log, b"the line\n"])
     began = time.monotonic()
     for body, data in follow.follow(state, run, 0, None, pause):
         heard += data if "log" in body else b""
+        if heard == b"begun\n" and not written.ident:
+            written.start()
         if b"the line\n" in heard:
             break
         assert time.monotonic() - began < 20
