@@ -95,12 +95,15 @@ class BenchSettings:
 
 @dataclass(frozen=True)
 class SSHSettings:
-    """How connections are made; ``redial_s`` is how long a lost one is dialled again."""
+    """How connections are made; ``redial_s`` is how long a lost one is dialled again, ``fast_dial``
+    whether the first command goes with the login (`remote/fast_dial.py`).
+    """
 
     connect_timeout_s: float
     accept_new_host_keys: bool
     keepalive_s: float
     redial_s: float
+    fast_dial: bool = False
 
 
 @dataclass(frozen=True)
@@ -230,6 +233,7 @@ def load(settings: Mapping[str, object], project: Path) -> Settings:
             accept_new_host_keys=ssh.switch("accept_new_host_keys", False),
             keepalive_s=ssh.seconds("keepalive_s", defaults.KEEPALIVE_S),
             redial_s=ssh.seconds("redial_s", defaults.REDIAL_S),
+            fast_dial=ssh.switch("fast_dial", False),
         ),
         bench=bench,
         secrets=secrets,

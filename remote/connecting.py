@@ -27,6 +27,7 @@ from remote.config import Address, HostSettings, SSHSettings
 from remote.core import ssh_options
 from remote.core.ssh_options import SSHOptions
 from remote.dialing import Dial, resolve
+from remote.fast_dial import Flight, Refused
 from remote.host_keys import HostKeys
 from remote.logins import Identities, Keyring, Login, agent_socket
 from remote.proxy_command import ProxyCommand
@@ -89,12 +90,19 @@ class Route:
         return replace(self, settings=settings, passed=(*self.passed, here))
 
 
-def opened(address: Address, options: SSHOptions, route: Route, dial: Dial | None = None) -> Opened:
+def opened(
+    address: Address,
+    options: SSHOptions,
+    route: Route,
+    dial: Dial | None = None,
+    flight: Flight | None = None,
+) -> Opened:
     """A connection to that address.
 
     Args:
         options: what ssh_config says of it.
         dial: what leads there, as far as it has got.
+        flight: what goes with the login, where that can be.
 
     Raises:
         SSHError: the subclass says what stood in the way.
@@ -103,9 +111,8 @@ def opened(address: Address, options: SSHOptions, route: Route, dial: Dial | Non
     timeout_s = options.connect_timeout_s or ssh.connect_timeout_s
     paths = _Paths(address, options)
     way = _Way(f"{options.hostname}:{options.port}", settings.name, timeout_s)
-    login = Login(
-        _identities(options, settings, paths), route.keyring, options.user, way.where, settings.name
-    )
+    identities = _identities(options, settings, paths)
+    login = Login(identities, route.keyring, options.user, way.where, settings.name, flight)
     if options.proxy_jump:
         way.jump = _jump(address, paths.filled(options.proxy_jump), route)
     elif options.proxy_command:
@@ -292,6 +299,11 @@ def _dial(connection: fabric.Connection, way: _Way) -> None:
         try:
             connection.connect_kwargs["sock"] = way.dial()
             connection.open()
+            return
+        except Refused:
+            # What stands in its way is found out step by step.
+            connection.client.close()
+            _dial(connection, way)
             return
         except (paramiko.SSHException, OSError, EOFError) as error:
             way.check()

@@ -25,6 +25,7 @@ from paramiko.pkey import PublicBlob
 from remote import errors
 from remote.core import key_files, known_hosts
 from remote.core.log_lines import printable
+from remote.fast_dial import Flight
 
 #: How long an agent may take to list its keys.
 _AGENT_S = 5.0
@@ -46,6 +47,10 @@ class Keyring:
         if path not in self._opened:
             self._opened[path] = _decrypted(path)
         return self._opened[path]
+
+    def held(self, path: Path) -> paramiko.PKey | str | None:
+        """What `open` has found, None where nobody has asked for it."""
+        return self._opened.get(path)
 
 
 @dataclass(frozen=True)
@@ -72,16 +77,24 @@ class Login:
         user: whom to log in as.
         where: the host and port, for errors.
         host: the host's name in the settings, for errors.
+        flight: goes with the first login, where the configuration names the one key for it.
     """
 
     def __init__(
-        self, identities: Identities, keyring: Keyring, user: str, where: str, host: str
+        self,
+        identities: Identities,
+        keyring: Keyring,
+        user: str,
+        where: str,
+        host: str,
+        flight: Flight | None = None,
     ) -> None:
         self._identities = identities
         self._keyring = keyring
         self._user = user
         self._where = where
         self._host = host
+        self._flight = flight
         self._agent: _Agent | None = None
         self._offered: list[str] = []
         self._notes: list[str] = []
@@ -98,8 +111,15 @@ class Login:
         Raises:
             AuthenticationFailed: it wants none of them, or no more.
             Unreachable: the connection ended meanwhile.
+            Refused: the flight was; dial again.
+            ConnectionLost: with the flight.
         """
         self._offered, self._notes, self._locked = [], [], []
+        flight, self._flight = self._flight, None
+        if flight is not None and flight.suits(transport) and (sole := self._sole()):
+            self._offered.append(sole[0])
+            flight.send(transport, self._user, sole[1])
+            return
         try:
             for label, key in self._keys():
                 self._offered.append(label)
@@ -228,6 +248,17 @@ class Login:
                 self._locked.append(opened)
             else:
                 yield from _with_certificates(str(path), opened, certificates, path)
+
+    def _sole(self) -> tuple[str, paramiko.PKey] | None:
+        """The one key that the configuration names, where nobody need be asked for it."""
+        if len(self._identities.files) != 1 or self._identities.certificates:
+            return None
+        [path] = self._identities.files
+        found = self._keyring.held(path) or _loaded(path)
+        if isinstance(found, str):
+            return None
+        first, *others = _with_certificates(str(path), found, (), path)
+        return None if others else first
 
     def _agents_keys(self) -> tuple[AgentKey, ...]:
         if self._agent is None and self._identities.agent is not None:

@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -20,6 +20,7 @@ from remote.config import HostSettings, SSHSettings
 from remote.connecting import Opened, Route, opened
 from remote.core.shell import join
 from remote.dialing import taken
+from remote.fast_dial import FLIGHT_BYTES, Flight
 from remote.host import Answer, Link, Piece, Request
 from remote.logins import Keyring
 from remote.remembered import Remembered
@@ -94,45 +95,74 @@ class SSHHost:
         if self._agent is not None:
             self._agent.close()
             self._agent = None
+        self._hang_up()
+
+    def _hang_up(self) -> None:
         with contextlib.suppress(OSError), _broken_is_oserror():
             self._closing.close()
         self._opened = None
 
     def _asked(self) -> Agent:
         if self._agent is None:
-            venv = self._settings.venv
-            try:
-                transport = self._connection().transport
-                with _answered(transport):
-                    channel = transport.open_session(WINDOW_BYTES, timeout=DEAD_AFTER_S)
-                    # Quoted there.
-                    channel.exec_command(start_command(f"{venv}/bin/python"))  # nosec B601
-            except paramiko.ChannelException as error:
-                raise errors.SSHError(
-                    f"the host opens no session: {error}",
-                    host=self.name,
-                    hint="sshd may allow no more sessions (MaxSessions); close another one",
-                ) from error
-            except (paramiko.SSHException, OSError, EOFError) as error:
-                raise errors.ConnectionLost(
-                    f"the connection was lost while a session was opened: {error}",
-                    host=self.name,
-                    hint="nothing was begun on the host; run the task again",
-                ) from error
-            self._agent = Agent(
-                _Channel(channel), self.name, venv, self._settings.state, self._remembered
-            )
+            venv, state = self._settings.venv, self._settings.state
+            self._agent = Agent(_Channel(self._begin), self.name, venv, state, self._remembered)
         return self._agent
 
-    def _connection(self) -> fabric.Connection:
+    def _begin(self, first: bytes) -> tuple[paramiko.Channel, bytes]:
+        """Start the payload with that input; its session, and what of the input is yet to go."""
+        try:
+            command = start_command(f"{self._settings.venv}/bin/python")
+            if self._ssh.fast_dial and self._opened is None:
+                flight = Flight(
+                    command,
+                    first[:FLIGHT_BYTES],
+                    window_bytes=WINDOW_BYTES,
+                    limit_s=DEAD_AFTER_S,
+                    host=self.name,
+                )
+                self._connection(flight)
+                if flight.channel is not None:
+                    return flight.channel, first[FLIGHT_BYTES:]
+            return self._session(command), first
+        except BaseException:
+            # Who asks next begins anew.
+            self._agent = None
+            raise
+
+    def _session(self, command: str) -> paramiko.Channel:
+        """A session that runs a command, on a connection that is up or made now."""
+        try:
+            transport = self._connection().transport
+            with _answered(transport):
+                channel: paramiko.Channel = transport.open_session(
+                    WINDOW_BYTES, timeout=DEAD_AFTER_S
+                )
+                # Quoted where it is made.
+                channel.exec_command(command)  # nosec B601
+                return channel
+        except paramiko.ChannelException as error:
+            raise errors.SSHError(
+                f"the host opens no session: {error}",
+                host=self.name,
+                hint="sshd may allow no more sessions (MaxSessions); close another one",
+            ) from error
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise errors.ConnectionLost(
+                f"the connection was lost while a session was opened: {error}",
+                host=self.name,
+                hint="nothing was begun on the host; run the task again",
+            ) from error
+
+    def _connection(self, flight: Flight | None = None) -> fabric.Connection:
         if self._opened is None:
             settings, ssh = self._settings, self._ssh
             dial = taken(settings.address, settings.ssh_config, ssh.connect_timeout_s)
             route = Route(settings, ssh, self._keyring, self._closing)
             try:
-                self._opened = opened(settings.address, dial.options(), route, dial)
+                options = dial.options()
+                self._opened = opened(settings.address, options, route, dial, flight)
             except BaseException:
-                self.close()
+                self._hang_up()
                 raise
         return self._opened.connection
 
@@ -161,27 +191,40 @@ def _answered(transport: paramiko.Transport) -> Iterator[None]:
 
 
 class _Channel:
-    """Paramiko's channel as the agent's byte stream."""
+    """Paramiko's channel as the agent's byte stream; it is opened with the first that is sent.
 
-    def __init__(self, channel: paramiko.Channel) -> None:
-        self._channel = channel
+    Args:
+        begin: opens it, once, with these bytes; returns those that are yet to be sent.
+    """
+
+    def __init__(self, begin: Callable[[bytes], tuple[paramiko.Channel, bytes]]) -> None:
+        self._begin: Callable[[bytes], tuple[paramiko.Channel, bytes]] | None = begin
+        self._channel: paramiko.Channel | None = None
 
     def send(self, data: bytes) -> None:
+        begin, self._begin = self._begin, None
+        if begin is not None:
+            self._channel, data = begin(data)
+        if self._channel is None:
+            raise ConnectionError("it was never opened")
         self._channel.settimeout(DEAD_AFTER_S)
         with _broken_is_oserror():
             self._channel.sendall(data)
 
     def receive(self, timeout_s: float) -> bytes:
+        assert self._channel is not None
         self._channel.settimeout(timeout_s)
         with _broken_is_oserror():
             return self._channel.recv(256 * 1024)
 
     def close(self) -> None:
-        # On a dead connection even the goodbye fails, and nothing is left to be done about it.
-        with contextlib.suppress(OSError), _broken_is_oserror():
-            self._channel.close()
+        if self._channel is not None:
+            # On a dead connection even the goodbye fails, and nothing is left to be done about it.
+            with contextlib.suppress(OSError), _broken_is_oserror():
+                self._channel.close()
 
     def ended(self) -> tuple[int | None, bytes]:
+        assert self._channel is not None
         known = self._channel.status_event.wait(5)
         stderr = b""
         while self._channel.recv_stderr_ready():

@@ -30,6 +30,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
                 "remote.bench_store",
                 "remote.clock",
                 "remote.config",
+                "remote.fast_dial",
                 "remote.host",
                 "remote.ledger",
                 "remote.patch_sets",
@@ -104,6 +105,7 @@ ALLOWED = {
     "packaging": ("remote.doctor", "remote.patch_sets"),
     "paramiko": (
         "remote.connecting",
+        "remote.fast_dial",
         "remote.host_keys",
         "remote.logins",
         "remote.ssh",

@@ -17,7 +17,7 @@ SANDBOX_FOLDER = ".sandbox"
 
 #: Handed to Invoke, which reads the environment only for keys declared here or in the file.
 #: It converts a variable to the type it finds and takes any word but ``0`` for true, so the
-#: one switch is text here: INVOKE_SSH_ACCEPT_NEW_HOST_KEYS=false must not mean yes. Lists can't
+#: switches are text here: INVOKE_SSH_ACCEPT_NEW_HOST_KEYS=false must not mean yes. Lists can't
 #: come from the environment at all: the matrix is text too.
 DEFAULTS: Mapping[str, object] = {
     "host": "",
@@ -29,6 +29,7 @@ DEFAULTS: Mapping[str, object] = {
     "ssh": {
         "connect_timeout_s": CONNECT_TIMEOUT_S,
         "accept_new_host_keys": "false",
+        "fast_dial": "false",
         "keepalive_s": KEEPALIVE_S,
         "redial_s": REDIAL_S,
     },
