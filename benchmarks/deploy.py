@@ -28,7 +28,7 @@ from benchmarks.peers.ansible import Ansible, AnsiblePipelining
 from benchmarks.peers.by_hand import ByHand, ControlMaster
 from benchmarks.peers.fabric import Fabric
 from benchmarks.peers.one_exec import OneExec
-from benchmarks.peers.ours import Ours
+from benchmarks.peers.ours import Ours, OursFastDial
 from benchmarks.peers.pyinfra import Pyinfra
 from benchmarks.rig import Cost, Target
 
@@ -41,6 +41,7 @@ PEERS: dict[str, Callable[[Target, Path], Peer]] = {
     "fabric": Fabric,
     "one-exec": OneExec,
     "ours": Ours,
+    "ours-fast-dial": OursFastDial,
 }
 COUNTED_AT_S = 0.02
 CACHE = Path("~/.cache/sglang-remote-benchmarks").expanduser()

@@ -19,6 +19,7 @@ class Ours:
 
     name, command = "ours", "`inv deploy`"
     rows: tuple[str, ...] = (UNCACHED, FIRST, UNCHANGED)
+    fast_dial = False
 
     def __init__(self, target: Target, cache: Path) -> None:
         self.target = target
@@ -49,7 +50,8 @@ class Ours:
             "known_hosts": str(target.known_hosts),
             "ssh_config": "none",
         }
-        self._client = Client(folder, {"gpu": entry}, {"templates": str(templates)})
+        settings = {"templates": str(templates), "ssh": {"fast_dial": self.fast_dial}}
+        self._client = Client(folder, {"gpu": entry}, settings)
         self._before: list[int] = []
 
     def prepare(self, row: str) -> None:
@@ -88,3 +90,10 @@ class Ours:
         done = self._client.inv(*words)
         if done.status:
             raise RuntimeError(f"inv {' '.join(words)}: {done.status}\n{done.output}")
+
+
+class OursFastDial(Ours):
+    """With `ssh.fast_dial`."""
+
+    name, command = "ours-fast-dial", "`inv deploy`, fast dial"
+    fast_dial = True
