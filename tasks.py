@@ -216,12 +216,12 @@ def deploy(
 ) -> Any:
     """Render, push, patch, start and follow until the server is ready."""
     from remote.experiment import DeployOptions, deploy_profile
-    from remote.overview import known_profile
     from remote.planning import PatchChoice
+    from remote.profile import require_known
     from remote.session import opened
 
     # A wrong name is told before the embedded host is set up for it.
-    known_profile(c.config, PROJECT, profile)
+    require_known(c.config, PROJECT, profile)
     choice = PatchChoice(tuple(patch or ()), tuple(add_patch or ()), no_patch)
     options = DeployOptions(
         *(tuple(set or ()), choice, dry, diff, restart, timeout or None),

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from remote import deploy, patching, pulling, server, venv
-from remote.core.host_evidence import process_evidence
 from remote.core.host_facts import RunState
 from remote.core.log_lines import collapse
-from remote.core.verdict import Diagnosis, ProcessEvidence
 from remote.display import verdict_line
 from remote.errors import ServerCrashed, ServerHung, ToolError
 from remote.server import Outcome, Verdict
@@ -21,6 +19,7 @@ from remote.session import Session
 
 if TYPE_CHECKING:
     from remote.core.reading import Reading
+    from remote.core.verdict import Diagnosis
 
 # What only a failure needs (the rules, the bundle) is imported when there is one: every task that
 # may fail imports this module.
@@ -67,6 +66,8 @@ def explain(
         lost: ranks that were seen to end first, with their exit status.
     """
     from remote.core.diagnosis import diagnose
+    from remote.core.host_evidence import process_evidence
+    from remote.core.verdict import ProcessEvidence
 
     reading = read_file(session.local(run).log_path)
     logged = {*reading.state.ranks, *(name for name in reading.last_of_rank if name)}
@@ -231,6 +232,8 @@ def reexamine(session: Session, found: RunState) -> Findings:
 
 def _kept(found: RunState) -> Diagnosis | None:
     """What was written down when the run failed, where that names a cause."""
+    from remote.core.verdict import Diagnosis
+
     try:
         kept = Diagnosis.from_dict((found.outcome or {}).get("diagnosis") or {})
     except ValueError:

@@ -23,7 +23,6 @@ from remote.core.log_events import Event, FatalLine, PhaseStarted, StartState
 from remote.core.log_lines import printable_lines
 from remote.core.phases import Phase
 from remote.core.scrubbing import Scrubber
-from remote.core.serving import Load
 from remote.errors import ToolError
 from remote.server import FATAL_WORDS, LinkNews, Verdict
 
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.progress import Progress, TaskID
     from rich.table import Table
+
+    from remote.core.serving import Load
 
 #: Columns of a table that goes to a file or a pipe.
 _WIDTH_OFF_TERMINAL = 160

@@ -43,8 +43,8 @@ from remote.errors import (
     SSHError,
     ToolError,
 )
-from remote.overview import known_profile
 from remote.private_file import write_whole
+from remote.profile import require_known
 from remote.session import Session
 
 _FOLDER = "experiments"
@@ -155,7 +155,7 @@ def checked(
     """
     steps = experiment_plan.steps(profiles, sweeps)
     for name in dict.fromkeys(step.profile for step in steps):
-        known_profile(raw, project, name)
+        require_known(raw, project, name)
     return steps
 
 

@@ -68,15 +68,6 @@ def hosts(raw: Mapping[str, object], project: Path, display: Display) -> list[di
     return rows
 
 
-def known_profile(raw: Mapping[str, object], project: Path, name: str) -> None:
-    """Refuse a profile that there isn't.
-
-    Raises:
-        ConfigError: no such profile, with the nearest right name, or its file is wrong.
-    """
-    profile.description(name, config.load(raw, project).template_folders)
-
-
 def profiles(raw: Mapping[str, object], project: Path, display: Display) -> list[dict[str, str]]:
     """The profiles with their descriptions."""
     folders = config.load(raw, project).template_folders

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
-from remote import secret_sources
+from remote import config, secret_sources
 from remote.config import HostSettings, Overrides
 from remote.core.fields import Fields, Problems, described
 from remote.core.intents import INTENTS, FlagValue, Want, read_flags, read_wants
@@ -90,6 +90,18 @@ def description(name: str, folders: Sequence[Path]) -> str:
         ConfigError: no such profile, or something is wrong in its file.
     """
     return _chain(name, folders)[-1].description
+
+
+def require_known(raw: Mapping[str, object], project: Path, name: str) -> None:
+    """Refuse a profile that there isn't, before anything else is looked at.
+
+    Args:
+        raw, project: see `config.load`.
+
+    Raises:
+        ConfigError: no such profile, with the nearest right name, or its file is wrong.
+    """
+    description(name, config.load(raw, project).template_folders)
 
 
 def load(

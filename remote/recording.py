@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from remote.clock import Clock
 from remote.core.host_facts import RunState
@@ -14,13 +14,15 @@ from remote.core.phases import Phase
 from remote.core.run_record import STARTED, Ending, RunRow, learnt_from, settled
 from remote.core.scrubbing import Scrubber
 from remote.core.start_identity import unseen
-from remote.core.verdict import Diagnosis
 from remote.display import Display, moment
 from remote.errors import SSHError, ToolError
 from remote.host_lock import whoami
 from remote.ledger import EventRow, Ledger, PointLike
 from remote.planning import Plan
 from remote.server import Outcome, Verdict
+
+if TYPE_CHECKING:
+    from remote.core.verdict import Diagnosis
 
 #: A start that the host doesn't know may still be on its way there for so long.
 _ON_ITS_WAY_S = 3600.0

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from remote.clock import Clock, Deadline
 from remote.config import HostSettings
@@ -25,11 +25,13 @@ from remote.core.phases import READY_LINE, Phase
 from remote.core.secret_values import values_in
 from remote.core.server_log import LogReader
 from remote.core.shell import quote
-from remote.core.verdict import Diagnosis
 from remote.errors import SSHError
 from remote.host import Host, Piece, Request
 from remote.host_lock import whoami
 from remote.redial import Redial
+
+if TYPE_CHECKING:
+    from remote.core.verdict import Diagnosis
 
 #: Seconds for one readiness check: on a cold server the first request compiles kernels.
 _PROBE_S = 300.0
