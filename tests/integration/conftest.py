@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,10 @@ import pytest
 from rig import PROJECT, Client, OpenSSH, free_port, gpu_like
 
 from remote.sandbox.control import Sandbox
+
+# A shell starts what it puts in the background with Ctrl-C ignored, and so it would be inherited by
+# the tasks that the tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
