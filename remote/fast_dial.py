@@ -146,10 +146,11 @@ class Flight:
             return bool(channel.closed or channel.out_window_size >= len(self._data))
 
         with channel.lock:
-            if not channel.out_buffer_cv.wait_for(granted, self._limit_s):
-                self._lost(transport, TimeoutError("the host takes no input"))
-            if not channel.closed:
+            in_time = channel.out_buffer_cv.wait_for(granted, self._limit_s)
+            if in_time and not channel.closed:
                 channel.out_window_size -= len(self._data)
+        if not in_time:
+            self._lost(transport, TimeoutError("the host takes no input"))
 
     def _wait(self, transport: Any, event: threading.Event) -> None:
         if not event.wait(self._limit_s):

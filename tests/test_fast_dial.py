@@ -18,6 +18,7 @@ from paramiko.common import (
     AUTH_FAILED,
     AUTH_PARTIALLY_SUCCESSFUL,
     AUTH_SUCCESSFUL,
+    DEFAULT_WINDOW_SIZE,
     OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED,
     OPEN_SUCCEEDED,
 )
@@ -32,6 +33,7 @@ class Host(paramiko.ServerInterface):
     """A server that lets everybody in and runs nothing; what it was asked to run is kept."""
 
     first_channel = 0
+    window_bytes = DEFAULT_WINDOW_SIZE
 
     def __init__(self) -> None:
         self.asked: list[bytes] = []
@@ -68,6 +70,10 @@ class OpensNothing(Host):
 
 class CountsOtherwise(Host):
     first_channel = 7
+
+
+class TakesLittle(Host):
+    window_bytes = FLIGHT_BYTES // 2
 
 
 class RunsNothing(Host):
@@ -113,6 +119,7 @@ def met(host: Host) -> Iterator[Client]:
     host.transport = paramiko.Transport(theirs)
     host.transport.add_server_key(KEY)
     host.transport._channel_counter = host.first_channel
+    host.transport.default_window_size = host.window_bytes
     host.transport.start_server(threading.Event(), host)
     transport = Client(ours)
     transport.start_client(timeout=30)
@@ -133,8 +140,7 @@ def test_what_is_sent_arrives_once_and_in_order() -> None:
         made = flight(first)
         made.send(transport, "me", KEY)
         assert made.channel is not None
-        granted = host.transport.default_window_size
-        assert made.channel.out_window_size == granted - len(first)
+        assert made.channel.out_window_size == host.window_bytes - len(first)
         sending = threading.Thread(target=made.channel.sendall, args=(then,), daemon=True)
         sending.start()
         theirs = host.transport.accept(30)
@@ -179,6 +185,13 @@ def test_a_host_that_never_answers_is_lost() -> None:
             flight(b"data", limit_s=0.2).send(transport, "me", KEY)
         host.over.set()
     assert "no answer" in caught.value.message
+
+
+def test_a_host_that_takes_less_than_was_sent_is_lost() -> None:
+    host = TakesLittle()
+    with met(host) as transport, pytest.raises(errors.ConnectionLost) as caught:
+        flight(b"-" * FLIGHT_BYTES, limit_s=0.2).send(transport, "me", KEY)
+    assert "takes no input" in caught.value.message
 
 
 def test_a_key_that_cannot_sign_is_refused_before_anything_goes() -> None:
