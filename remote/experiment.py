@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from remote import deploy, diagnosing, host_lock, locking, patching, planning, server
+from remote import deploy, diagnosing, host_lock, locking, patching, planning, rendering, server
 from remote.core import flags, server_args
 from remote.core.budgets import Budgets
 from remote.core.host_facts import RunState
@@ -86,6 +86,7 @@ def deploy_profile(session: Session, name: str, options: DeployOptions) -> dict[
             f"deploy {name}",
             options.note,
             then=[patching.recover_request(settings), *reading],
+            meanwhile=lambda: rendering.prepare(session.folders),
         ),
     ):
         with display.working(f"planning {name} for {settings.name}"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from remote import host_lock
@@ -15,11 +15,16 @@ from remote.session import Session
 
 @contextmanager
 def held(
-    session: Session, task: str, message: str = "", then: Sequence[Request] = ()
+    session: Session,
+    task: str,
+    message: str = "",
+    then: Sequence[Request] = (),
+    meanwhile: Callable[[], None] | None = None,
 ) -> Iterator[None]:
     """Hold the host for the block, under this task's name; ``message`` is shown to who waits.
 
-    ``then`` is what the block begins with; it shares the lock's flight.
+    ``then`` is what the block begins with; it shares the lock's flight. ``meanwhile`` is done while
+    the host thinks.
 
     With ``--break-lock`` a lock that another task holds is taken from it, once that is confirmed.
 
@@ -30,6 +35,8 @@ def held(
     message = session.scrubber.text(message)
     try:
         host.ahead([host_lock.lock_request(settings, task, message), *then])
+        if meanwhile is not None:
+            meanwhile()
         abandoned = host_lock.take_lock(host, settings, task, message)
     except Locked:
         if not session.break_lock:

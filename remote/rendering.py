@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,6 +61,9 @@ _OF_BASH = frozenset(
 #: SPT_NOENV: setproctitle would overwrite /proc/PID/environ, where RUN_VARIABLE is looked for.
 _MARKS = {"SPT_NOENV": "1", "PYTHONUNBUFFERED": "1"}
 
+#: The start script's template.
+_LAUNCH = "launch.sh.j2"
+
 _UNDEFINED_NAME = re.compile(r"'([^']+)' is undefined")
 
 
@@ -79,17 +84,8 @@ def render(template: str, folders: Sequence[Path], values: Mapping[str, object])
     """
     import jinja2
 
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([str(folder) for folder in folders]),
-        undefined=jinja2.StrictUndefined,
-        finalize=_finalize,
-        keep_trailing_newline=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(quote=_quote, words=_words, assign=_assign, comment=_comment)
     try:
-        return environment.get_template(template).render(values)
+        return _environment(tuple(folders)).get_template(template).render(values)
     except jinja2.TemplateNotFound as missing:
         known = sorted({path.name for folder in folders for path in folder.glob("*.j2")})
         raise ConfigError(
@@ -108,6 +104,31 @@ def render(template: str, folders: Sequence[Path], values: Mapping[str, object])
         raise ConfigError(
             f"template {name}, line {line}: {refused.message}", evidence=evidence
         ) from refused
+
+
+@lru_cache(maxsize=1)
+def _environment(folders: tuple[Path, ...]) -> jinja2.Environment:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([str(folder) for folder in folders]),
+        undefined=jinja2.StrictUndefined,
+        finalize=_finalize,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(quote=_quote, words=_words, assign=_assign, comment=_comment)
+    return environment
+
+
+def prepare(folders: Sequence[Path]) -> None:
+    """Import and compile what `launch_script` needs, for whoever waits for a host meanwhile."""
+    import jinja2
+
+    # What is wrong with it is told when it is rendered.
+    with suppress(jinja2.TemplateError, OSError):
+        _environment(tuple(folders)).get_template(_LAUNCH)
 
 
 def launch_script(
@@ -153,7 +174,7 @@ def launch_script(
         "flags": flag_lines(_with_variables(argv, secrets)),
         "secrets_file": ENV_FILE if secrets.environment or secrets.words else "",
     }
-    script = render("launch.sh.j2", folders, values)
+    script = render(_LAUNCH, folders, values)
     refuse_template(script, secrets)
     return script
 

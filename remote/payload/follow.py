@@ -247,8 +247,11 @@ class _Ranks:
         return first
 
     def _wait(self) -> None:
-        while not self._over.is_set():
+        while True:
+            # First what rings, then what it rang for: the other way round a ring gets lost.
             self._changed.silence()
+            if self._over.is_set():
+                return
             poll = select.poll()  # a server of many ranks has descriptors beyond select's reach
             for fd in [self._changed.fd, *self._fds]:
                 poll.register(fd, select.POLLIN)

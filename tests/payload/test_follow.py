@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from hosts import LocalHost, Venv, eventually, new_run
 
 from remote.config import HostSettings
 from remote.host import Piece
+from remote.payload.follow import _Bell, _Ranks
 
 
 @pytest.fixture
@@ -158,3 +160,16 @@ def test_a_server_whose_script_never_got_so_far_is_gone(local_host: LocalHost, r
         following = Following(pieces)
         assert following.until("gone") == 9
     assert following.log == b"no\n"
+
+
+def test_a_follow_that_ends_at_any_moment_ends() -> None:
+    def open_and_close() -> None:
+        for _ in range(1000):
+            bell = _Bell()
+            _Ranks(bell).close()
+            bell.close()
+
+    ending = threading.Thread(target=open_and_close, daemon=True)
+    ending.start()
+    ending.join(60)
+    assert not ending.is_alive()
