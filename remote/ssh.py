@@ -218,10 +218,7 @@ class _Channel:
             return self._channel.recv(256 * 1024)
 
     def close(self) -> None:
-        if self._channel is not None:
-            # On a dead connection even the goodbye fails, and nothing is left to be done about it.
-            with contextlib.suppress(OSError), _broken_is_oserror():
-                self._channel.close()
+        """It ends with its connection, which is closed next; a goodbye would be packets only."""
 
     def ended(self) -> tuple[int | None, bytes]:
         assert self._channel is not None

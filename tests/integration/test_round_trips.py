@@ -40,13 +40,13 @@ class Cost:
 
 #: The most that a task may cost. Lower one when the task has learnt to do with less.
 LIMITS = {
-    "first contact": Cost(1, 1, 13, 85),
-    "deploy": Cost(1, 1, 12, 36),
-    "deploy, nothing changed": Cost(1, 1, 11, 30),
-    "status": Cost(1, 1, 10, 27),
-    "logs --tail": Cost(1, 1, 10, 29),
-    "pull, nothing new": Cost(1, 1, 17, 60),
-    "stop": Cost(1, 1, 12, 32),
+    "first contact": Cost(1, 1, 12, 84),
+    "deploy": Cost(1, 1, 11, 33),
+    "deploy, nothing changed": Cost(1, 1, 10, 28),
+    "status": Cost(1, 1, 9, 25),
+    "logs --tail": Cost(1, 1, 9, 27),
+    "pull, nothing new": Cost(1, 1, 16, 60),
+    "stop": Cost(1, 1, 11, 30),
 }
 
 
