@@ -107,9 +107,16 @@ def deploy_profile(session: Session, name: str, options: DeployOptions) -> dict[
                 display.working(f"deploying {name}"),
                 session.record.start(made, local.folder),
             ):
-                proofs = deploy.carry_out(
-                    host, made, local, session.clock, display.tell, start_s(options, made)
-                )
+                try:
+                    proofs = deploy.carry_out(
+                        host, made, local, session.clock, display.tell, start_s(options, made)
+                    )
+                except KeyboardInterrupt:
+                    # What has been asked for is in one flight: how far the host has got isn't known.
+                    display.say(
+                        f"run {run} may be on its way; see inv status, inv wait --run {run}"
+                    )
+                    raise
                 show_proofs(display, proofs)
         else:
             session.record.seen(running)

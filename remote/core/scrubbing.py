@@ -112,7 +112,7 @@ class Scrubber:
     def learn_words(self, words: Sequence[str]) -> None:
         """Mask the values that a command line gives to secret flags and variables."""
         found = []
-        for word, following in zip(words, [*words[1:], ""], strict=True):
+        for word, following in zip(words, [*words[1:], ""], strict=False):
             name, equals, value = word.partition("=")
             if not self.is_secret(name):
                 continue

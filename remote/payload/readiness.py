@@ -74,7 +74,8 @@ def api_key(pids: list[int]) -> str | None:
     """The server's ``--api-key``, from its command line or the file of secrets named there."""
     for pid in pids:
         words = procs.command_line(pid)
-        told = dict(zip(words, [*words[1:], ""], strict=True))
+        # A process that is just ending has no words any more.
+        told = dict(zip(words, [*words[1:], ""], strict=False))
         for word in words:
             name, equals, value = word.partition("=")
             if equals and name.startswith("--"):

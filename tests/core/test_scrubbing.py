@@ -130,3 +130,9 @@ def test_a_step_teaches_nothing_about_other_lines() -> None:
     step = b"[2026-11-29 12:00:00 TP0] Decode batch, #token: 12, api_key=1\n"
     assert scrubber.data(step) == step
     assert b"open-sesame" not in scrubber.data(b"api_key=open-sesame 12\n")
+
+
+def test_no_words_teach_nothing() -> None:
+    scrubber = Scrubber()
+    scrubber.learn_words([])
+    assert scrubber.text("plain") == "plain"

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from hosts import free_port
+from hosts import eventually, free_port
 
 from remote.payload import procs, readiness
 
@@ -117,3 +117,11 @@ def test_a_server_that_talks_no_http_is_no_crash_of_ours() -> None:
         threading.Thread(target=talk, daemon=True).start()
         found = readiness.check(RUN, "127.0.0.1", server.getsockname()[1], 5.0)
     assert not found["ok"] and "BadStatusLine" in found["why"]
+
+
+def test_a_process_that_is_just_ending_has_no_key() -> None:
+    """Its command line is empty, as a zombie's is."""
+    pid = os.posix_spawn("/bin/true", ["/bin/true"], {})
+    eventually(lambda: procs.command_line(pid) == [])
+    assert readiness.api_key([pid]) is None
+    os.waitpid(pid, 0)
