@@ -112,10 +112,8 @@ def deploy_profile(session: Session, name: str, options: DeployOptions) -> dict[
                         host, made, local, session.clock, display.tell, start_s(options, made)
                     )
                 except KeyboardInterrupt:
-                    # What has been asked for is in one flight: how far the host has got isn't known.
-                    display.say(
-                        f"run {run} may be on its way; see inv status, inv wait --run {run}"
-                    )
+                    # All of it was asked for in one flight: how far the host got isn't known.
+                    display.say(f"run {run} may be on its way: inv status, inv wait --run {run}")
                     raise
                 show_proofs(display, proofs)
         else:
