@@ -17,6 +17,7 @@ from remote.host_lock import RELEASE
 from remote.patching import PatchPlan, PatchView
 from remote.planning import Plan, files
 from remote.proving import PatchProof
+from remote.redial import through_losses
 from remote.store import LocalRun
 
 Tell = Callable[[str], None]
@@ -76,7 +77,7 @@ def follow(
         log.reached(*verdict.log_end)
     verdict = verdict.scrubbed(local.scrubber.text)
     with suppress(ToolError):  # the host's disk may be full, and that be the very reason
-        server.note(host, settings, run, verdict)
+        through_losses(host, clock, lambda: server.note(host, settings, run, verdict))
     local.write_json("verdict.json", verdict.as_dict())
     return verdict
 

@@ -14,6 +14,7 @@ from remote.core.host_facts import RunState
 from remote.core.log_lines import collapse
 from remote.display import verdict_line
 from remote.errors import ServerCrashed, ServerHung, ToolError
+from remote.redial import through_losses
 from remote.server import Outcome, Verdict
 from remote.session import Session
 
@@ -204,8 +205,11 @@ def _patches(session: Session) -> str:
 def _note(session: Session, run: str, verdict: Verdict, diagnosis: Diagnosis) -> None:
     """The diagnosis beside the verdict, here and on the host; a full disk there is no obstacle."""
     session.local(run).write_json("diagnosis.json", diagnosis.as_dict())
+    host, settings = session.host, session.host_settings
     with suppress(ToolError):
-        server.note(session.host, session.host_settings, run, verdict, diagnosis)
+        through_losses(
+            host, session.clock, lambda: server.note(host, settings, run, verdict, diagnosis)
+        )
 
 
 def reexamine(session: Session, found: RunState) -> Findings:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from remote.clock import Clock
 from remote.errors import ConnectionLost, SSHError
 from remote.host import Host
 
 _PAUSE_S = 1.0
+
+T = TypeVar("T")
 
 
 class Redial:
@@ -46,3 +51,17 @@ class Redial:
         away_s = self._clock.monotonic_s() - self._lost_at
         self._lost_at = None
         return away_s
+
+
+def through_losses(host: Host, clock: Clock, task: Callable[[], T]) -> T:
+    """What the task gives, begun again where its connection is lost; twice must do what once does.
+
+    Raises:
+        SSHError: dialling has failed for too long.
+    """
+    redial = Redial(host, clock)
+    while True:
+        try:
+            return task()
+        except SSHError as error:
+            redial.lost(error)
