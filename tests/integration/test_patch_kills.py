@@ -378,6 +378,8 @@ def test_the_client_is_killed(typed: tuple[Reached, Client], step: int) -> None:
 
 def test_what_a_user_sees_of_a_patch_that_was_interrupted(typed: tuple[Reached, Client]) -> None:
     case, client = typed
+    # The part of the tool that runs there is kept there by then; to keep it takes steps as well.
+    assert client.inv("stop").status == 0
     case.interrupting.kill_before(28)
     killed = client.inv("patch.apply", ALL)
     assert killed.status == 255 and "the connection was lost" in killed.stderr
