@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -23,12 +24,16 @@ from remote.dialing import taken
 from remote.fast_dial import FLIGHT_BYTES, Flight
 from remote.host import Answer, Link, Piece, Request
 from remote.logins import Keyring
+from remote.payload import procs
 from remote.remembered import Remembered
 from remote.starter import start_command
 
 #: What may be under way to us on the session's channel. Paramiko's 2 MiB let no more than 20 MB/s
 #: through at a round trip of 100 ms; much more costs it CPU and memory.
 WINDOW_BYTES = 8 * 1024 * 1024
+
+#: A forwarded port is listened on within milliseconds.
+_LISTEN_S = 5.0
 
 
 class SSHHost:
@@ -89,6 +94,7 @@ class SSHHost:
     def tunnel(self, local_port: int, remote_port: int) -> Iterator[int]:
         port = local_port or _free_port()
         with self._connection().forward_local(port, remote_port, remote_host="127.0.0.1"):
+            _await_listener(port)
             yield port
 
     def close(self) -> None:
@@ -253,6 +259,16 @@ def _pump(channel: paramiko.Channel, line: str) -> int:
         sys.stdout.buffer.flush()
     errors_read.join()
     return channel.recv_exit_status()
+
+
+def _await_listener(port: int) -> None:
+    """Return once somebody listens there: Fabric's thread does a moment after it has begun."""
+    until = time.monotonic() + _LISTEN_S
+    if not os.path.exists("/proc/net/tcp"):  # nothing tells, but for a connection through it
+        time.sleep(_LISTEN_S / 10)
+        return
+    while not procs.listeners(port)[0] and time.monotonic() < until:
+        time.sleep(0.01)
 
 
 def _free_port() -> int:
