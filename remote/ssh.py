@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import fabric
@@ -264,7 +265,7 @@ def _pump(channel: paramiko.Channel, line: str) -> int:
 def _await_listener(port: int) -> None:
     """Return once somebody listens there: Fabric's thread does a moment after it has begun."""
     until = time.monotonic() + _LISTEN_S
-    if not os.path.exists("/proc/net/tcp"):  # nothing tells, but for a connection through it
+    if not Path("/proc/net/tcp").exists():  # nothing tells, but for a connection through it
         time.sleep(_LISTEN_S / 10)
         return
     while not procs.listeners(port)[0] and time.monotonic() < until:
