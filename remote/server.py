@@ -205,13 +205,7 @@ def answers(host: Host, settings: HostSettings, run: str, timeout_s: float = 60.
 
 def answers_request(settings: HostSettings, run: str, timeout_s: float = 60.0) -> Request:
     """What `answers` asks."""
-    params = {
-        "run": run,
-        "address": local_address(settings),
-        "port": settings.port,
-        "timeout_s": timeout_s,
-    }
-    return Request("readiness.check", params)
+    return Request("readiness.check", {"run": run, **readiness(settings, timeout_s)})
 
 
 def phase_of(host: Host, settings: HostSettings, run: str) -> Phase:
@@ -268,10 +262,10 @@ def start_request(
 
 
 def readiness(settings: HostSettings, left_s: float, after: str = "") -> dict[str, Any]:
-    """The check by which a follower tells that the server serves.
+    """How the host checks that the server serves; see `payload/readiness.py`.
 
     Args:
-        left_s: what is left of the time for the start.
+        left_s: what is left of the time for it.
         after: begin once the log has this text; at once where it is empty.
     """
     check: dict[str, Any] = {

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from . import bench_folder, cache, checkout, gpus, model_files, procs, resources, runs
@@ -50,6 +51,7 @@ def read(
     state = expand(state)
     site = site_packages(venv)
     told = gpus.ask() if ask_gpus else {"reason": "not asked"}
+    installed = distributions(site) if site else {}
     known = _runs(state, recent)
     return {
         "hostname": socket.gethostname(),
@@ -66,9 +68,9 @@ def read(
             "version": platform.python_version(),
         },
         "site_packages": site,
-        "distributions": distributions(site) if site else {},
-        "roots": roots(site) if site else [],
-        "identity": identity(venv, site),
+        "distributions": installed,
+        "roots": roots(site, installed) if site else [],
+        "identity": identity(venv, site, installed),
         "cuda": {
             "home": cuda_home,
             "nvcc": os.access(os.path.join(cuda_home, "bin/nvcc"), os.X_OK),
@@ -148,12 +150,15 @@ def distributions(site: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-def roots(site: str) -> list[str]:
+def roots(site: str, installed: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Where an installed file may lie: site-packages, then editable sources.
 
     A diff made in a checkout may begin at its root or at the folder that is installed from it.
+
+    Args:
+        installed: what `distributions` finds there.
     """
-    sources = [found["editable"] for found in distributions(site).values() if found["editable"]]
+    sources = [found["editable"] for found in installed.values() if found["editable"]]
     return [site, *(root for source in sources for root in (source, source.rpartition("/")[0]))]
 
 
@@ -210,7 +215,9 @@ def _editable(folder: str) -> str | None:
     return None
 
 
-def identity(venv: str, site: str | None) -> str:
+def identity(
+    venv: str, site: str | None, installed: Mapping[str, Mapping[str, Any]] | None = None
+) -> str:
     """A hash that changes when what is installed in the venv changes.
 
     Of the interpreter, and each distribution's RECORD by size and time. An editable SGLang adds
@@ -220,7 +227,8 @@ def identity(venv: str, site: str | None) -> str:
     if site:
         for record in sorted(glob.glob(os.path.join(glob.escape(site), "*.dist-info", "RECORD"))):
             digest.update(_stamp(record))
-        editable = distributions(site).get("sglang", {}).get("editable")
+        known = distributions(site) if installed is None else installed
+        editable = known.get("sglang", {}).get("editable")
         if editable:
             for name in ("python/sglang/srt/server_args.py", "sglang/srt/server_args.py"):
                 path = os.path.join(editable, name)

@@ -69,7 +69,7 @@ def look(
     the data; ``base_bytes`` gives lengths.
     """
     site = facts.site_packages(venv)
-    roots = facts.roots(site) if site else []
+    roots = facts.roots(site, facts.distributions(site)) if site else []
     of_sets = [f"{root}/{path}" for path in edited for root in roots]
     of_sets += [f"{site}/{name}" for name in brought if site]
     known = journal(state)
