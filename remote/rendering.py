@@ -14,11 +14,11 @@ it; the filters below are the only other ways a value can come out.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from remote.core.environment import UNSET
 from remote.core.flags import flag_lines
@@ -106,18 +106,34 @@ def render(template: str, folders: Sequence[Path], values: Mapping[str, object])
         ) from refused
 
 
-@lru_cache(maxsize=1)
-def _environment(folders: tuple[Path, ...]) -> jinja2.Environment:
+def strict_environment(
+    folders: Sequence[Path],
+    *,
+    autoescape: bool = False,
+    finalize: Callable[..., Any] | None = None,
+) -> jinja2.Environment:
+    """Jinja2 as all templates here are read: what is undefined is an error, blocks leave no lines.
+
+    Args:
+        folders: where templates are looked for, in order.
+        autoescape, finalize: as Jinja2 has them.
+    """
     import jinja2
 
-    environment = jinja2.Environment(
+    return jinja2.Environment(
         loader=jinja2.FileSystemLoader([str(folder) for folder in folders]),
         undefined=jinja2.StrictUndefined,
-        finalize=_finalize,
+        autoescape=autoescape,
+        finalize=finalize,
         keep_trailing_newline=True,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+@lru_cache(maxsize=1)
+def _environment(folders: tuple[Path, ...]) -> jinja2.Environment:
+    environment = strict_environment(folders, finalize=_finalize)
     environment.filters.update(quote=_quote, words=_words, assign=_assign, comment=_comment)
     return environment
 

@@ -21,6 +21,7 @@ from remote.core import report_view as view
 from remote.core.comparison import Verdict
 from remote.core.report_data import ReportData
 from remote.errors import ToolError
+from remote.rendering import strict_environment
 
 HTML = "report.html.j2"
 MARKDOWN = "report.md.j2"
@@ -79,17 +80,7 @@ def _render(
     autoescape: bool,
     finalize: Callable[[object], str] | None = None,
 ) -> str:
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([str(folder) for folder in folders]),
-        undefined=jinja2.StrictUndefined,
-        autoescape=autoescape,
-        finalize=finalize,
-        keep_trailing_newline=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = strict_environment(folders, autoescape=autoescape, finalize=finalize)
     environment.filters.update(
         moment=view.moment,
         number=view.number,

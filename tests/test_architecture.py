@@ -100,7 +100,7 @@ ALLOWED = {
     "asyncssh": ("remote.sandbox",),
     "fabric": ("remote.connecting", "remote.ssh"),
     "invoke": ("tasks",),
-    "jinja2": ("remote.rendering", "remote.report"),
+    "jinja2": ("remote.rendering",),
     "matplotlib": ("remote.charts",),
     "packaging": ("remote.doctor", "remote.patch_sets"),
     "paramiko": (
