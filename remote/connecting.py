@@ -25,6 +25,7 @@ from remote import errors
 from remote.agent import DEAD_AFTER_S
 from remote.config import Address, HostSettings, SSHSettings
 from remote.core import ssh_options
+from remote.core.log_lines import printable
 from remote.core.ssh_options import SSHOptions
 from remote.dialing import Dial, resolve
 from remote.fast_dial import Flight, Refused
@@ -270,10 +271,50 @@ class _Way:
             )
 
 
+class _Silent(TimeoutError):
+    """There is a connection, but nothing comes over it."""
+
+
 class _Transport(paramiko.Transport):
-    """Remembers with which words the host took its leave."""
+    """Keeps what Paramiko lets go: the host's last words, what speaks there instead of SSH, and
+    that nothing comes.
+    """
 
     said = ""
+    _greeting: str | None = None
+
+    def start_client(self, event: Any = None, timeout: float | None = None) -> None:
+        """
+        Raises:
+            SSHException: the keys can't be exchanged, or something else than SSH answers.
+            _Silent: nothing came in time.
+        """
+        super().start_client(event, timeout)
+        if event is None and not self.initial_kex_done:
+            self._not_ssh()
+            raise _Silent("no answer while the keys were exchanged")
+
+    def _check_banner(self) -> None:
+        readline = self.packetizer.readline
+
+        def noted(timeout: float) -> str:
+            line: str = readline(timeout)
+            if not line.startswith("SSH-"):  # sshd may say other lines before its version
+                self._greeting = self._greeting or line
+            return line
+
+        self.packetizer.readline = noted  # type: ignore[method-assign]
+        try:
+            super()._check_banner()  # type: ignore[misc]  # not in the stubs
+        except paramiko.SSHException:
+            self._not_ssh()
+            raise
+        finally:
+            self.packetizer.readline = readline  # type: ignore[method-assign]
+
+    def _not_ssh(self) -> None:
+        if self._greeting and not self.remote_version:
+            raise paramiko.SSHException(f"it says: {printable(self._greeting)[:200]}")
 
     def _parse_disconnect(self, message: paramiko.Message) -> None:
         message.get_int()
@@ -320,6 +361,12 @@ def _turned_away(error: Exception) -> bool:
     return isinstance(error, (EOFError, ConnectionResetError))
 
 
+def _silent(error: Exception) -> bool:
+    """Whether there is a connection, but neither sshd's first line nor its key came in time."""
+    in_banner = type(error) is paramiko.SSHException and "banner" in str(error)
+    return isinstance(error, _Silent) or (in_banner and isinstance(error.__context__, TimeoutError))
+
+
 def _connect(connection: fabric.Connection, way: _Way) -> None:
     where, host = way.where, way.host
 
@@ -334,11 +381,6 @@ def _connect(connection: fabric.Connection, way: _Way) -> None:
             f" {getattr(error, 'strerror', None) or error}",
             f"check hosts.{host}.address, or the alias in ~/.ssh/config",
         ) from error
-    except TimeoutError as error:
-        raise unreachable(
-            f"no answer from {where} in {connection.connect_timeout} s",
-            "is the host up, and the way to it (VPN, jump host) open?",
-        ) from error
     except paramiko.ssh_exception.IncompatiblePeer as error:
         raise unreachable(
             f"{where} and we have no algorithm of SSH in common",
@@ -352,6 +394,18 @@ def _connect(connection: fabric.Connection, way: _Way) -> None:
                 "too many may be logging in at once (MaxStartups), or it refuses this machine;"
                 f" try: ssh -v -p {connection.port} {connection.host} true",
                 error or type(error).__name__,
+            ) from error
+        if _silent(error):
+            raise unreachable(
+                f"{where} takes the connection, but no SSH server answers in"
+                f" {connection.connect_timeout} s",
+                "the host may be overloaded or frozen, or the port somebody else's;"
+                f" try: ssh -v -p {connection.port} {connection.host} true",
+            ) from error
+        if isinstance(error, TimeoutError):
+            raise unreachable(
+                f"no answer from {where} in {connection.connect_timeout} s",
+                "is the host up, and the way to it (VPN, jump host) open?",
             ) from error
         if isinstance(error, OSError):
             raise unreachable(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from remote.clock import Clock
-from remote.errors import ConnectionLost, SSHError
+from remote.errors import ConnectionLost, HostKeyRefused, SSHError
 from remote.host import Host
 
 _PAUSE_S = 1.0
@@ -23,34 +23,47 @@ class Redial:
     def __init__(self, host: Host, clock: Clock) -> None:
         self._host = host
         self._clock = clock
-        self._lost_at: float | None = None
+        self._loss: ConnectionLost | None = None
+        self._lost_at = 0.0
 
     def lost(self, error: SSHError) -> bool:
         """Close what is left and wait a moment; whether this is news, not one more failed dial.
 
         Raises:
-            SSHError: the error itself, where the first was no loss (a refused key won't mend
-                itself), or where dialling has failed for too long.
+            SSHError: the error itself, where dialling again does not mend it: it is no loss, or the
+                host has another key now.
+            ConnectionLost: dialling has failed for too long; it names the loss and the last try.
         """
         now = self._clock.monotonic_s()
-        first = self._lost_at is None
-        if self._lost_at is None:
+        first = self._loss is None
+        if self._loss is None:
             if not isinstance(error, ConnectionLost):
                 raise error
-            self._lost_at = now
-        elif now - self._lost_at > self._host.redial_s:
+            self._loss, self._lost_at = error, now
+        elif isinstance(error, HostKeyRefused):
             raise error
+        elif now - self._lost_at > self._host.redial_s:
+            raise _for_good(self._loss, error, now - self._lost_at) from error
         self._host.close()
         self._clock.sleep(_PAUSE_S)
         return first
 
     def back(self) -> float | None:
         """Seconds without a connection, the first time something comes after a loss."""
-        if self._lost_at is None:
+        if self._loss is None:
             return None
-        away_s = self._clock.monotonic_s() - self._lost_at
-        self._lost_at = None
-        return away_s
+        self._loss = None
+        return self._clock.monotonic_s() - self._lost_at
+
+
+def _for_good(loss: ConnectionLost, last: SSHError, away_s: float) -> ConnectionLost:
+    return ConnectionLost(
+        f"{loss.message}; dialled again for {away_s:.0f} s, in vain: {last.message}",
+        host=loss.host,
+        evidence=[*loss.evidence, *last.evidence],
+        hint=last.hint or loss.hint,
+        details={**loss.details, **last.details},
+    )
 
 
 def through_losses(host: Host, clock: Clock, task: Callable[[], T]) -> T:

@@ -16,7 +16,7 @@ from remote.config import HostSettings
 from remote.core.budgets import Budgets
 from remote.core.log_events import FatalLine, StartState
 from remote.core.phases import Phase
-from remote.errors import ConnectionLost, Unreachable
+from remote.errors import ConnectionLost, HostKeyRefused, Unreachable
 from remote.server import Outcome, Verdict
 
 FATAL = "[2026-11-29 12:00:01] ERROR: [Errno 98] error while attempting to bind on address"
@@ -248,9 +248,19 @@ def test_dialling_ends_when_it_has_taken_too_long(lab: HostSettings, home: Path)
     host = Scripted(
         lab, home, [ConnectionLost("cut"), *(Unreachable("no route") for _ in range(99))]
     )
-    with pytest.raises(Unreachable):
+    with pytest.raises(ConnectionLost, match=r"^cut; dialled again for 6\d s, in vain: no route$"):
         list(server.Follower(host, lab, new_run(), clock).pieces())
     assert host.redial_s < sum(clock.slept) <= host.redial_s + 2
+
+
+def test_a_host_that_comes_back_with_another_key_is_not_dialled_again(
+    lab: HostSettings, home: Path
+) -> None:
+    clock = FakeClock()
+    host = Scripted(lab, home, [ConnectionLost("cut"), HostKeyRefused("changed")])
+    with pytest.raises(HostKeyRefused, match="changed"):
+        list(server.Follower(host, lab, new_run(), clock).pieces())
+    assert len(clock.slept) == 1
 
 
 def test_whether_a_run_serves_is_asked_on_the_host(start: Start) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
+import socketserver
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -43,18 +44,36 @@ def test_a_name_that_does_not_resolve(client: Client, entry: dict[str, Any]) -> 
     assert "no-such-host.invalid does not resolve" in error
 
 
-def test_something_else_than_ssh_answers(client: Client, entry: dict[str, Any]) -> None:
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        with_entry(client, entry, address=f"root@127.0.0.1:{silent.getsockname()[1]}")
+@pytest.mark.parametrize(
+    ("greeting", "goes", "said"),
+    [
+        ("", False, "takes the connection, but no SSH server answers in 1 s"),
+        ("SSH-2.0-OpenSSH_9.6", False, "takes the connection, but no SSH server answers in 1 s"),
+        ("220 mail.example ESMTP", False, "it says: 220 mail.example ESMTP"),
+        ("HTTP/1.1 400 Bad Request", True, "it says: HTTP/1.1 400 Bad Request"),
+    ],
+)
+def test_something_else_than_ssh_answers(
+    client: Client, entry: dict[str, Any], greeting: str, goes: bool, said: str
+) -> None:
+    class Greeter(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.sendall(greeting.encode() + b"\r\n" * bool(greeting))
+            while self.request.recv(1024) and not goes:
+                pass
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Greeter) as other:
+        threading.Thread(target=other.serve_forever).start()
         client.configure(
-            {"gpu": {**entry, "address": f"root@127.0.0.1:{silent.getsockname()[1]}"}},
+            {"gpu": {**entry, "address": f"root@127.0.0.1:{other.server_address[1]}"}},
             {"ssh": {"connect_timeout_s": 1}},
         )
         status, error = deploy(client)
+        other.shutdown()
     assert status == 255
-    assert "does not speak SSH to us" in error
+    assert said in error
+    assert ("does not speak SSH to us" in error) == ("it says" in said)
+    assert "ssh -v -p" in error
 
 
 def test_an_unknown_host_key(client: Client, entry: dict[str, Any], openssh: OpenSSH) -> None:
