@@ -49,6 +49,7 @@ def arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--steps", default="", help="a,b,fault: these; empty: all")
     parser.add_argument("--budget-s", type=float, default=540, help="of this call")
     parser.add_argument("--tp", type=int, default=1)
+    parser.add_argument("--wide", action="store_true", help="the model for eight GPUs, on fewer")
     parser.add_argument("--levels", default="1,16,64,256")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--input-len", type=int, default=256)
@@ -108,7 +109,13 @@ def main() -> int:
             results.steps.pop(name, None)
     where = place(asked)
     options = Asked(
-        asked.tp, asked.cpu, asked.levels, asked.repeats, asked.input_len, asked.output_len
+        asked.tp,
+        asked.cpu,
+        asked.levels,
+        asked.repeats,
+        asked.input_len,
+        asked.output_len,
+        asked.wide,
     )
     work = Work(options, where, Tool(project, where.client_python, deadline), results)
     if not where.installed:

@@ -47,6 +47,7 @@ class Asked:
     repeats: int
     input_len: int
     output_len: int
+    wide: bool = False
 
     @property
     def bench_words(self) -> list[str]:
@@ -56,11 +57,11 @@ class Asked:
         ]
 
 
-def shape(tp: int, cpu: bool) -> Shape:
-    """The model that is served: small where one or two GPUs are, wider for eight."""
+def shape(tp: int, cpu: bool, wide: bool = False) -> Shape:
+    """The model that is served: small where one or two GPUs are, wide for eight or when asked."""
     if cpu:
         return Shape(2, 64, 128, 4, 2, 1024)
-    if tp > 4:
+    if wide or tp > 4:
         return Shape(32, 4096, 14336, 32, 8, 8192)
     return Shape(28, 1536, 8960, 12, 4 if tp == 4 else 2, 8192)
 

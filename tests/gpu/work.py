@@ -155,7 +155,7 @@ class Work:
         return f"TP{self.asked.tp - 1}" if self.asked.tp > 1 else "scheduler"
 
     def shapes(self) -> dict[str, Shape]:
-        served = shape(self.asked.tp, self.asked.cpu)
+        served = shape(self.asked.tp, self.asked.cpu, self.asked.wide)
         return {"served": served, "too-large": too_large(self.asked.tp)}
 
 
