@@ -70,11 +70,20 @@ def orphan() -> None:
     subprocess.run([sys.executable, "-S", "-c", child], check=True)
 
 
-def rank(name: str) -> subprocess.Popen[bytes]:
-    """A process that stands in the process table as SGLang's do: `rank("scheduler_TP0")`."""
+def rank(name: str, lingers: bool = False) -> subprocess.Popen[bytes]:
+    """A process that stands in the process table as SGLang's do: `rank("scheduler_TP0")`.
+
+    One that ``lingers`` takes longer to end than to close its connections, as with a GPU's memory:
+    the kernel puts its watches away one by one, and those that were opened first last.
+    """
+    watches = (
+        "import ctypes, os; libc = ctypes.CDLL(None);"
+        " [libc.inotify_add_watch(libc.inotify_init1(0), b'/tmp', 2) for _ in range(10)];"
+        " os.dup2(1, 900); os.close(1); "
+    )
     code = (
         "import time; open('/proc/self/comm', 'w').write('sglang::schedul'); print(flush=True);"
-        " time.sleep(300)"
+        f"{watches if lingers else ''}time.sleep(300)"
     )
     words = [f"sglang::{name}", "-S", "-c", code]
     child = subprocess.Popen(words, executable=sys.executable, stdout=subprocess.PIPE)

@@ -134,6 +134,26 @@ def test_the_rank_that_went_first_is_named_although_all_are_gone_at_once(watched
     assert (diagnosis["kind"], diagnosis["first_rank"]) == ("process_killed", "TP1")
 
 
+def test_a_rank_that_takes_longer_to_end_than_the_others_to_miss_it_is_named(
+    watched: Watched,
+) -> None:
+    reset = (
+        r"say('[2026-11-29 12:00:09 TP0] Scheduler hit an exception: Traceback (most recent call"
+        r" last):\n  File \"/v/scheduler.py\", line 1, in recv_requests\n    work.wait()\n"
+        r"RuntimeError: [pair.cc:538] Read error [127.0.0.1]:1966: Connection reset by peer\n'); "
+    )
+    missed = f"b.stdout.read(); {reset}time.sleep(0.02); a.kill(); b.kill(); os._exit(1); "
+    two = "a = rank('scheduler_TP0'); b = rank('scheduler_TP1', lingers=True); "
+    watched.run = watched.task.start(f"{two}serve(); ready(); {missed}")
+    experiment.wait(watched.task.session, watched.run, 60.0)
+    threading.Timer(2.5, os.kill, (watched.rank("TP1"), signal.SIGKILL)).start()
+    with pytest.raises(ServerCrashed) as crashed:
+        watched.watch()
+    diagnosis = crashed.value.as_dict()["diagnosis"]
+    assert isinstance(diagnosis, dict)
+    assert (diagnosis["kind"], diagnosis["first_rank"]) == ("process_killed", "TP1")
+
+
 def test_a_rank_that_is_let_go_on_hangs_no_more(
     watched: Watched, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -26,6 +26,8 @@ _TICK_S = 1.0
 _QUIET_TICK_S = 4.0
 _QUIET_S = 10.0
 _TICK_SHARE = 1000
+#: With it a rank tells what it has met, the end of another one included.
+_FAILURE = b"Traceback"
 _PID_S = 15.0  # bash needs milliseconds to write it; a host that swaps may need seconds
 
 
@@ -101,6 +103,8 @@ def follow(
             grown = False
             for message, data in log.news():
                 grown = True
+                if _FAILURE in data and (lost := watched.leaving()):
+                    yield {"lost": lost}, b""
                 if "restarted" in message:
                     growth.watch()
                 # A text that two pieces share is left to who reads lines.
@@ -218,7 +222,9 @@ class _Ranks:
     """The server's ranks by their pidfds: which one ended first.
 
     A server that loses a rank ends the others, and itself, within milliseconds: whoever looks now
-    and then finds them all gone. So a thread waits for the first, and rings.
+    and then finds them all gone. So a thread waits for the first, and rings. A rank that holds a
+    GPU's memory takes longer to end than the others to fail for want of it: when one of them prints
+    a traceback, `leaving` finds who has begun to.
     """
 
     def __init__(self, bell: _Bell) -> None:
@@ -227,6 +233,7 @@ class _Ranks:
         self._fds: dict[int, tuple[str, int]] = {}
         self._known: set[int] = set()
         self._first: list[dict[str, Any]] = []
+        self._settled = threading.Lock()  # taken by who has found the first, and kept
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._wait, daemon=True)
         self._thread.start()
@@ -246,6 +253,17 @@ class _Ranks:
         first, self._first = self._first, []
         return first
 
+    def leaving(self) -> list[dict[str, Any]]:
+        """Those that have begun to end before any was seen to have ended, once; none where all
+        have, or the main process.
+        """
+        watched = dict(self._fds)
+        left = {name: pid for name, pid in watched.values() if procs.ending(pid)}
+        several = len(left) > 1
+        if not left or ranks.SERVER in left or (several and len(left) >= len(watched) - 1):
+            return []
+        return _ended(left) if self._settled.acquire(blocking=False) else []
+
     def _wait(self) -> None:
         while True:
             # First what rings, then what it rang for: the other way round a ring gets lost.
@@ -257,11 +275,8 @@ class _Ranks:
                 poll.register(fd, select.POLLIN)
             ended = [self._fds[fd] for fd, _ in poll.poll() if fd in self._fds]
             if ended:
-                if all(name != ranks.SERVER for name, _ in ended):
-                    self._first = [
-                        {"rank": name, "pid": pid, "exit": procs.exit_status(pid)}
-                        for name, pid in ended
-                    ]
+                if self._settled.acquire(blocking=False) and ranks.SERVER not in dict(ended):
+                    self._first = _ended(dict(ended))
                     self._bell.ring()
                 return
 
@@ -272,6 +287,12 @@ class _Ranks:
         self._changed.close()
         for fd in self._fds:
             os.close(fd)
+
+
+def _ended(pids: dict[str, int]) -> list[dict[str, Any]]:
+    return [
+        {"rank": name, "pid": pid, "exit": procs.exit_status(pid)} for name, pid in pids.items()
+    ]
 
 
 class _Log:

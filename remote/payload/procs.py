@@ -78,8 +78,23 @@ def name(pid: int) -> str:
     return _bytes(pid, "comm").decode("utf-8", "replace").strip()
 
 
+#: Of the flags in /proc/PID/stat: it has begun to end.
+_EXITING = 0x4
+
+
+def ending(pid: int) -> bool:
+    """Whether it has begun to end, or has ended.
+
+    One that holds much (a GPU's memory, say) closes its connections long before it is a zombie.
+    """
+    fields = _bytes(pid, "stat").rpartition(b")")[2].split()
+    return len(fields) < 7 or fields[0] in (b"Z", b"X") or bool(int(fields[6]) & _EXITING)
+
+
 def exit_status(pid: int) -> int | None:
-    """How a zombie ended: its status, negative for a signal; None where that isn't shown."""
+    """How one that ends or has ended does: its status, negative for a signal; None where that isn't
+    shown.
+    """
     fields = _bytes(pid, "stat").rpartition(b")")[2].split()
     return os.waitstatus_to_exitcode(int(fields[49])) if len(fields) > 49 else None
 

@@ -72,6 +72,8 @@ def hurt(work: Work, step: Step, name: str, code: int, kind: str) -> Task | None
     work.failed_as(step, watch, label, code, kind)
     if work.asked.tp > 1:
         step.equal("the rank named", watch.diagnosis.get("first_rank"), work.last_rank)
+    for title, times in told["left"].items():
+        step.figure(f"{title}: seconds to its end", times)
     said = watch.said("error on")
     if said is not None:
         seconds = round(said - told["at"], 1)
