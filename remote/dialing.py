@@ -1,6 +1,7 @@
 """Where a host is and a TCP connection to it: made while the rest of the tool is still imported.
 
-Nothing here imports Paramiko, which takes longer than a round trip.
+Nothing here imports Paramiko, which takes longer than a round trip; least of all in the thread: a
+package that two threads begin to import at once may come out broken for both.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,8 +22,13 @@ from remote.core.ssh_options import SSHOptions, parse
 _CONFIG_READ_S = 30
 
 
+class _NoOpenSSH(Exception):
+    """There is no OpenSSH that could be asked."""
+
+
 class Dial:
-    """An address that is being looked up and dialled, in a thread.
+    """An address that is being looked up and dialled, in a thread; without OpenSSH only once it is
+    asked for.
 
     Args:
         config_file: see `resolve`.
@@ -33,17 +39,19 @@ class Dial:
         self._options: SSHOptions | None = None
         self._socket: socket.socket | None = None
         self._failure: Exception | None = None
-        self._thread = threading.Thread(
-            target=self._dial, args=(address, config_file, timeout_s), daemon=True
-        )
+        self._asked = (address, config_file)
+        self._timeout_s = timeout_s
+        self._thread = threading.Thread(target=self._dial, args=(_of_openssh,), daemon=True)
         self._thread.start()
 
-    def _dial(self, address: Address, config_file: str | None, timeout_s: float) -> None:
+    def _dial(self, said: _Said) -> None:
+        self._failure = None
         try:
-            self._options = found = resolve(address, config_file)
+            self._options = found = _options(*self._asked, said)
             if not found.proxy_jump and not found.proxy_command:
                 at = (found.hostname, found.port)
-                self._socket = socket.create_connection(at, found.connect_timeout_s or timeout_s)
+                limit_s = found.connect_timeout_s or self._timeout_s
+                self._socket = socket.create_connection(at, limit_s)
         except (TimeoutError, socket.gaierror, UnicodeError) as failure:
             self._failure = failure
         except OSError as failure:  # no route, nobody there: told alike
@@ -51,13 +59,18 @@ class Dial:
         except Exception as failure:
             self._failure = failure
 
+    def _wait(self) -> None:
+        self._thread.join()
+        if isinstance(self._failure, _NoOpenSSH):
+            self._dial(ssh_config.looked_up)
+
     def options(self) -> SSHOptions:
         """What ssh_config says of the address.
 
         Raises:
             ConfigError: ssh_config cannot be read.
         """
-        self._thread.join()
+        self._wait()
         if self._options is None:
             assert self._failure is not None
             raise self._failure
@@ -69,7 +82,7 @@ class Dial:
         Raises:
             OSError: it can't be reached.
         """
-        self._thread.join()
+        self._wait()
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
@@ -118,9 +131,21 @@ def resolve(address: Address, config: str | None) -> SSHOptions:
     Raises:
         ConfigError: it cannot be read.
     """
+    try:
+        return _options(address, config, _of_openssh)
+    except _NoOpenSSH:
+        return _options(address, config, ssh_config.looked_up)
+
+
+#: The settings of a host as `ssh -G` prints them, from a file's name, ``none``, or None.
+_Said = Callable[[str, str | None], str]
+
+
+def _options(address: Address, config: str | None, said: _Said) -> SSHOptions:
+    """As `resolve`, from what ``said`` says."""
     alias = address.host
     try:
-        options = parse(_said(alias, config))
+        options = parse(said(alias, config))
     except (BadConfig, ValueError) as error:
         raise errors.ConfigError(
             f"ssh_config cannot be read for {alias}",
@@ -130,11 +155,12 @@ def resolve(address: Address, config: str | None) -> SSHOptions:
     return replace(options, user=address.user or options.user, port=address.port or options.port)
 
 
-def _said(alias: str, config: str | None) -> str:
-    """The settings of a host as `ssh -G` prints them.
+def _of_openssh(alias: str, config: str | None) -> str:
+    """What `ssh -G` prints.
 
     Raises:
-        BadConfig: they cannot be read.
+        BadConfig: the settings cannot be read.
+        _NoOpenSSH: there is none.
     """
     try:
         done = subprocess.run(
@@ -145,8 +171,8 @@ def _said(alias: str, config: str | None) -> str:
             errors="surrogateescape",
             timeout=_CONFIG_READ_S,
         )
-    except (FileNotFoundError, PermissionError):
-        return ssh_config.looked_up(alias, config)
+    except (FileNotFoundError, PermissionError) as error:
+        raise _NoOpenSSH from error
     except subprocess.TimeoutExpired as error:
         raise BadConfig(
             f"`ssh -G {alias}` took more than {_CONFIG_READ_S} s: does a Match exec wait?"

@@ -12,7 +12,7 @@ from remote.core.budgets import Budgets
 from remote.core.host_facts import RunState
 from remote.core.run_record import RunRow
 from remote.core.shell import MASK
-from remote.display import StartWatch, duration, verdict_line
+from remote.display import Display, StartWatch, duration, verdict_line
 from remote.errors import ConfigError, NotReady, SSHError, ToolError
 from remote.plan_view import plan_dict, show_patch_diffs, show_plan, show_proofs
 from remote.proving import PatchProof
@@ -80,6 +80,7 @@ def deploy_profile(session: Session, name: str, options: DeployOptions) -> dict[
         display.say("nothing was changed")
         return {"plan": plan_dict(made), "changed": False, "script": script}
     with (
+        _TakeUp(display) as going,
         session.record.doing("deploy", profile=name, note=options.note) as told,
         locking.held(
             session,
@@ -103,18 +104,15 @@ def deploy_profile(session: Session, name: str, options: DeployOptions) -> dict[
             locking.respect_benches(session, made.stops, made.facts.measured)
             session.record.tell_earlier(made)
             local = session.local(run)
+            going.run = run
             with (
                 display.working(f"deploying {name}"),
                 session.record.start(made, local.folder),
             ):
-                try:
-                    proofs = deploy.carry_out(
-                        host, made, local, session.clock, display.tell, start_s(options, made)
-                    )
-                except KeyboardInterrupt:
-                    # All of it was asked for in one flight: how far the host got isn't known.
-                    display.say(f"run {run} may be on its way: inv status, inv wait --run {run}")
-                    raise
+                proofs = deploy.carry_out(
+                    host, made, local, session.clock, display.tell, start_s(options, made)
+                )
+                going.started = True
                 show_proofs(display, proofs)
         else:
             session.record.seen(running)
@@ -183,30 +181,55 @@ def pick_run(session: Session, run: str | None) -> RunState:
     return found
 
 
+class _TakeUp:
+    """Says how a start is taken up again where Ctrl-C ends the block.
+
+    Attributes:
+        run: what has been asked for; empty before that.
+        started: it is known to run. What a deploy asks for goes in one flight, and until it is
+            answered nobody here knows how far the host has got.
+    """
+
+    def __init__(self, display: Display, run: str = "", *, started: bool = False) -> None:
+        self._display = display
+        self.run, self.started = run, started
+
+    @property
+    def how(self) -> str:
+        if self.started:
+            return f"the server goes on; take its start up again with: inv wait --run {self.run}"
+        return f"run {self.run} may be on its way: inv status, inv wait --run {self.run}"
+
+    def __enter__(self) -> _TakeUp:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is KeyboardInterrupt and self.run:
+            self._display.say(self.how)
+
+
 def _follow(session: Session, run: str, profile: str, timeout_s: float, *, whole: bool) -> Verdict:
     """Follow a start against the time that earlier ones took; ``whole``: from its beginning."""
     display = session.display
-    budgets = Budgets(session.record.phases(profile))
-    if not whole:
-        diagnosing.learn_secrets(session, run)
-    try:
-        with display.working(f"waiting for run {run}", timeout_s):
-            verdict = deploy.follow(
-                session.host,
-                session.host_settings,
-                run,
-                session.local(run),
-                session.clock,
-                timeout_s,
-                StartWatch(display, budgets),
-                budgets,
-            )
-    except KeyboardInterrupt:
-        display.say(f"the server goes on; take its start up again with: inv wait --run {run}")
-        raise
-    except SSHError as error:
-        error.hint = f"the server goes on; take its start up again with: inv wait --run {run}"
-        raise
+    with _TakeUp(display, run, started=True) as going:
+        budgets = Budgets(session.record.phases(profile))
+        if not whole:
+            diagnosing.learn_secrets(session, run)
+        try:
+            with display.working(f"waiting for run {run}", timeout_s):
+                verdict = deploy.follow(
+                    session.host,
+                    session.host_settings,
+                    run,
+                    session.local(run),
+                    session.clock,
+                    timeout_s,
+                    StartWatch(display, budgets),
+                    budgets,
+                )
+        except SSHError as error:
+            error.hint = going.how
+            raise
     if whole and verdict.outcome is Outcome.READY:
         session.record.note_phases(profile, run, verdict.durations)
     return verdict

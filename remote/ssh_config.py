@@ -25,7 +25,7 @@ def looked_up(alias: str, config: str | None) -> str:
     Raises:
         BadConfig: what they say makes no sense, or can't be read.
     """
-    # Its import takes longer than a round trip, and is needed here alone that early.
+    # Who dials early imports this module, and must not wait for Paramiko.
     import paramiko
 
     try:

@@ -161,12 +161,19 @@ def test_killed_during_its_start(client: Client, entry: dict[str, Any]) -> None:
     assert status["run"]["processes"] == 0
 
 
-def test_interrupted_and_taken_up_again(client: Client, entry: dict[str, Any]) -> None:
+@pytest.mark.parametrize("said", ["starting run", "waiting for run"])
+def test_interrupted_and_taken_up_again(client: Client, entry: dict[str, Any], said: str) -> None:
+    """From the moment when the start is asked for, whatever the deploy does just then."""
     deploy = client.start("deploy", "baseline")
+    assert deploy.stdout is not None
+    before = ""
+    while said not in (line := deploy.stdout.readline()):
+        assert line, before
+        before += line
     pid = int((started(deploy, entry["state"]) / "pid").read_text())
     deploy.send_signal(signal.SIGINT)
-    stdout, _ = deploy.communicate(timeout=60)
-    assert deploy.returncode == 130
+    stdout, stderr = deploy.communicate(timeout=60)
+    assert deploy.returncode == 130, stdout + stderr
     assert "inv wait --run" in stdout
     assert alive(pid)
     other = Client(client.folder.parent / "another-client", client.hosts)
