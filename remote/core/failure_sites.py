@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
 
 from remote.core.phases import Phase
 from remote.core.stacks import Stack, StackKind
-from remote.core.tracebacks import RaisedException, Traceback, package_path
+from remote.core.tracebacks import Frame, RaisedException, Traceback, package_path
 
 #: Functions that only pass an error on.
 _PASSES_ON = frozenset(
@@ -94,11 +97,60 @@ def culprit(block: RaisedException) -> str:
     return ""
 
 
-def stuck_in(stacks: Sequence[Stack]) -> str:
-    """Where a process stood, by a dump of its stacks: the main thread's innermost frame of ours."""
+@dataclass(frozen=True)
+class Stood:
+    """Where a rank's main thread stood when py-spy looked.
+
+    Attributes:
+        where: ``path:function`` of the innermost frame that says something.
+        waits: for its GPU, or for other ranks: it is not what they wait for.
+    """
+
+    where: str
+    waits: bool
+
+
+#: Libraries that a thread is in while it waits for the GPU or for other ranks.
+_WAITING_LIBRARY = re.compile(r"lib(?:cuda|cudart|cublas|cudnn|nccl|gloo|torch_cuda)\w*\.so")
+_WAITING_FUNCTION = re.compile(
+    r"(?:^|\.|_)(?:all_?reduce|all_?gather|reduce_scatter|broadcast|barrier|synchronize"
+    r"|recv_requests|wait_tensor)(?:$|_|\.)"
+)
+#: Frames of Python looked at, innermost first: further out everybody is in some event loop.
+_NEAREST = 4
+
+
+def stood(stacks: Sequence[Stack]) -> dict[str, Stood]:
+    """Where each rank stood, by py-spy's dumps; of several dumps the first, as it was then."""
+    found: dict[str, Stood] = {}
     for stack in stacks:
         if stack.kind is StackKind.PY_SPY and stack.thread == "MainThread" and stack.frames:
-            return stack.frames[0].where
+            found.setdefault(stack.rank, _stood(stack.frames))
+    return found
+
+
+def _stood(frames: Sequence[Frame]) -> Stood:
+    python = [frame for frame in frames if frame.line]
+    telling = [frame for frame in python if not _of_python(frame)] or python
+    native = takewhile(lambda frame: not frame.line, frames)
+    waits = any(_WAITING_LIBRARY.search(frame.path) for frame in native) or any(
+        _WAITING_FUNCTION.search(frame.function) for frame in telling[:_NEAREST]
+    )
+    return Stood((telling or list(frames))[0].where, waits)
+
+
+def _of_python(frame: Frame) -> bool:
+    """Whether it is the standard library's: py-spy prints that by its path from there."""
+    if frame.path.startswith(("/", "<")):
+        return bool(_STDLIB.match(frame.path))
+    return frame.path.split("/")[0].removesuffix(".py") in sys.stdlib_module_names
+
+
+def stuck_in(stacks: Sequence[Stack]) -> str:
+    """Where a process stood, by a dump of its stacks: of several the one the others wait for."""
+    ranks = sorted(stood(stacks).values(), key=lambda each: each.waits)
+    if ranks:
+        return ranks[0].where
     for stack in stacks:
         for frame in stack.frames if stack.kind is StackKind.NATIVE else ():
             if frame.line:

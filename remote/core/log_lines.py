@@ -88,7 +88,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2
 
 _DATE = r"\d{4}-\d\d-\d\d"
 _CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d+)?"
-_RANK = r"(?:DP|PP|TP|EP|CP|SP|ATTN_CP|ATTN_TP|MOE_DP|MOE_EP)\d+"
+RANK_TAG = r"(?:DP|PP|TP|EP|CP|SP|ATTN_CP|ATTN_TP|MOE_DP|MOE_EP)\d+"
 
 _LEVEL = r"(?:ERROR|WARNING|INFO|DEBUG|CRITICAL)"
 
@@ -96,7 +96,7 @@ _LEVEL = r"(?:ERROR|WARNING|INFO|DEBUG|CRITICAL)"
 _PREFIX = re.compile(
     rf"""
       \[(?P<ci>{_DATE}T{_CLOCK}Z)\][ ]                           # a CI system
-    | \[(?P<stamp>(?:{_DATE}|\d\d-\d\d)[ T]{_CLOCK}) (?P<rank>(?:[ ]{_RANK})*) \][ ]?
+    | \[(?P<stamp>(?:{_DATE}|\d\d-\d\d)[ T]{_CLOCK}) (?P<rank>(?:[ ]{RANK_TAG})*) \][ ]?
     | \[(?P<torchrun>rank\d+)\]:[ ]?
     | \[gpu=(?P<gpu>\d+)\][ ]                                  # SGLang before 0.3
     | \[[WIEF]\d*[ ]\S+[ ](?:\d+[ ])?\S+:\d+\][ ]?             # torch, C++ side
@@ -113,7 +113,7 @@ _PREFIX = re.compile(
       (?P<outer>{_DATE}[T ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?)
       (?:[ ](?:\|[ ]{_LEVEL}[ ]\|[ ]\w+[ ]\|
         |-[ ](?:[\w.]+[ ]-[ ])?{_LEVEL}[ ]-
-        |{_LEVEL}[ ]\d+[ ]\[(?P<tagged>(?:[ ]{_RANK})*)[ ][\w.]+:\d+\]
+        |{_LEVEL}[ ]\d+[ ]\[(?P<tagged>(?:[ ]{RANK_TAG})*)[ ][\w.]+:\d+\]
         |\[[\w./]+:\d+\]))?(?:[ ]|$)
     | \[[ ]*(?P<boot>\d+\.\d{{3,6}})\][ ]                       # the kernel's clock
     | (?P<syslog>[A-Z][a-z]{{2}}[ ][ \d]\d[ ]\d\d:\d\d:\d\d)[ ](?=\S+[ ]\S+:)
@@ -125,7 +125,7 @@ _PREFIX = re.compile(
 #: What a prefix may start with: everything else is spared the expression above.
 _PREFIX_STARTS = frozenset("[(>0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 #: What a worker's name tells of its rank.
-_WORKER = re.compile(rf"\brank=(?P<number>\d+)|_(?P<tag>{_RANK}(?:_{_RANK})*) pid=")
+_WORKER = re.compile(rf"\brank=(?P<number>\d+)|_(?P<tag>{RANK_TAG}(?:_{RANK_TAG})*) pid=")
 _RAY_SUFFIX = re.compile(r" \[repeated \d+x across cluster\]$")
 
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
-from remote.core.log_lines import LogLine
+from remote.core.log_lines import RANK_TAG, LogLine
 from remote.core.tracebacks import Frame
 
 MAX_STACKS = 200
@@ -35,7 +35,9 @@ class Stack:
 
 _PROCESS = re.compile(r"Process \d+: (?P<title>.+)")
 _PY_SPY_THREAD = re.compile(r'Thread (?:\d+|0x[0-9A-F]+) \((?P<state>[^)]*)\): "(?P<name>[^"]*)"')
-_PY_SPY_FRAME = re.compile(r"\s+(?P<function>[^\s(]+) \((?P<path>[^():]+)(?::(?P<line>\d+))?\)")
+#: A native function's name may hold spaces and brackets.
+_PY_SPY_FRAME = re.compile(r"\s+(?P<function>\S.*?) \((?P<path>[^():]+)(?::(?P<line>\d+))?\)")
+_TAG = re.compile(rf"_({RANK_TAG})(?=_|:|\Z)")
 _FAULT_THREAD = re.compile(
     r"(?:Current thread|Thread) (?P<name>0x[0-9a-f]+).*\(most recent call first\):"
 )
@@ -78,7 +80,8 @@ class StackCollector:
             if found := head.match(text):
                 self._frame = frame
                 process_title = self._process if kind is StackKind.PY_SPY else ""
-                stack = Stack(kind, found["name"], process_title, (), line.number, line.rank)
+                rank = line.rank or " ".join(_TAG.findall(process_title))
+                stack = Stack(kind, found["name"], process_title, (), line.number, rank)
                 if len(self.stacks) < MAX_STACKS:
                     self.stacks.append(stack)
                 return True

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from remote.core.failure_sites import culprit, stuck_in
+from remote.core.failure_sites import culprit, stood, stuck_in
 from remote.core.matching import Case, Match, quote
 from remote.core.nearest import nearest
 from remote.core.reading import Reading
-from remote.core.rules import Rule, communication
+from remote.core.rules import Rule, communication, serving
 from remote.core.tracebacks import FoldedTraceback
 from remote.core.verdict import Alternative, Diagnosis, Outcome, Quote, Role
 
@@ -42,6 +42,9 @@ def in_words(
         missing = [rank for rank, role in roles.items() if role is Role.SUSPECTED]
         if missing:
             cause += f" {_listed(missing)} did not report it: look there first."
+    if rule is serving.WATCHDOG and folded is None:
+        roles, first, where = _standing(reading, roles, first)
+        cause += where
     return Diagnosis(
         outcome=outcome,
         kind=rule.kind,
@@ -113,6 +116,25 @@ def _waiters(case: Case, best: Match, roles: Mapping[str, Role]) -> dict[str, Ro
         else roles.get(rank, Role.SILENT)
         for rank in sorted(tagged, key=_in_order)
     }
+
+
+def _standing(
+    reading: Reading, roles: Mapping[str, Role], first: str
+) -> tuple[dict[str, Role], str, str]:
+    """Of ranks that made no progress: which one the others wait for, by py-spy's dumps.
+
+    Returns:
+        Each rank's part, the first rank, and a sentence of its own or nothing.
+    """
+    ranks = {rank: each for rank, each in stood(reading.stacks).items() if rank}
+    waiting = [rank for rank, each in ranks.items() if each.waits]
+    busy = [rank for rank in ranks if rank not in waiting]
+    if not waiting or not 0 < len(busy) <= len(waiting):
+        return dict(roles), first, ""
+    parts = {rank: Role.COLLATERAL if rank in waiting else Role.SUSPECTED for rank in ranks}
+    places = _listed([f"{rank} stood in {ranks[rank].where}" for rank in busy])
+    sentence = f" {_listed(waiting)} waited for the GPU or for other ranks, {places}: look there"
+    return {**roles, **parts}, busy[0], f"{sentence} first."
 
 
 def _as_tagged(rank: str, known: Mapping[str, Role]) -> str:

@@ -556,3 +556,59 @@ def test_a_crash_in_native_code_while_serving_is_not_nccls() -> None:
     line = "[2026-11-29 19:42:00] Subprocess scheduler_3 (pid=9) crashed with exit code -11.\n"
     found = verdict(SERVING + line)
     assert (found.kind, found.first_rank) == ("native_crash", "TP3")
+
+
+def dumped(rank: str, *frames: str) -> str:
+    """What SGLang's watchdog prints of one rank, with py-spy's dump."""
+    stack = "".join(f"    {frame}\n" for frame in frames)
+    return (
+        f"[2026-11-29 19:00:14 {rank}] Pyspy dump for PID 7 (py-spy dump --native --pid 7):\n"
+        f"Process 7: sglang::scheduler_{rank.replace(' ', '_')}\nPython v3.12.3\n\n"
+        f'Thread 7 (active): "MainThread"\n{stack}'
+        'Thread 8 (idle): "Thread-1 (_watchdog_thread)"\n    poll (libc.so.6)\n'
+        "    run (subprocess.py:550)\n\n"
+        f"[2026-11-29 19:00:15 {rank}] Scheduler watchdog timeout (self.watchdog_timeout=300)\n"
+    )
+
+
+OUTER = ("Scheduler.run_batch (scheduler.py:3039)", "Scheduler.event_loop_overlap (scheduler.py:9)")
+IN_GPU = (
+    "0x7f1903614957 (libcuda.so.580.159.04)",
+    "at::cuda::blas::gemm_and_bias<c10::BFloat16, c10::BFloat16> (libtorch_cuda.so)",
+    "at::native::(anonymous namespace)::addmm_out_cuda_impl (libtorch_cuda.so)",
+    "UnquantizedLinearMethod.apply (quantization/unquant.py:160)",
+)
+FOR_OTHERS = ("0x7f19 (libc.so.6)", "wait (threading.py:3)", "broadcast_pyobj (utils/common.py:7)")
+ELSEWHERE = (
+    "syscall (libc.so.6)",
+    "Condition.wait (threading.py:355)",
+    "Future.result (concurrent/futures/_base.py:451)",
+    "HiCacheController.write (managers/cache_controller.py:12)",
+)
+
+
+def test_of_ranks_that_hang_the_one_that_the_others_wait_for_is_named() -> None:
+    ranks = {f"DP0 TP{n}": IN_GPU if n % 2 else FOR_OTHERS for n in range(8)}
+    ranks["DP0 TP5"] = ELSEWHERE
+    found = verdict("".join(dumped(rank, *frames, *OUTER) for rank, frames in ranks.items()))
+    assert (found.kind, found.first_rank) == ("watchdog_or_health", "DP0 TP5")
+    assert found.raised_in == "managers/cache_controller.py:HiCacheController.write"
+    assert "DP0 TP5 stood in managers/cache_controller.py" in found.cause
+    assert {rank for rank, role in found.ranks.items() if role is Role.SUSPECTED} == {"DP0 TP5"}
+    assert list(found.ranks.values()).count(Role.COLLATERAL) == 7
+
+
+@pytest.mark.parametrize("frames", [IN_GPU, ELSEWHERE])
+def test_where_all_ranks_stand_alike_none_is_suspected(frames: tuple[str, ...]) -> None:
+    found = verdict("".join(dumped(f"TP{n}", *frames, *OUTER) for n in range(4)))
+    assert (found.kind, found.first_rank) == ("watchdog_or_health", "TP0")
+    assert "look there" not in found.cause
+    assert Role.SUSPECTED not in found.ranks.values()
+
+
+def test_a_real_hang_names_the_rank_and_its_place() -> None:
+    found = verdict(real("h200/watchdog-compile"))
+    place = "torch/_inductor/async_compile.py:AsyncCompile.triton.<locals>.get_result"
+    assert found.raised_in == place
+    assert f"TP0 stood in {place}" in found.cause
+    assert found.ranks == {"TP0": Role.SUSPECTED, "TP1": Role.COLLATERAL}

@@ -55,10 +55,12 @@ WATCHDOG = Rule(
     signs=(Sign(r"(?P<what>.*[Ww]atchdog timeout.*)", Where.LINE, alone=True),),
     advice=(
         "read the py-spy stack of each rank's main thread: `inv pull` brings them",
+        "in torch/_inductor: its compile workers do not answer; let the rank compile by itself:"
+        " `inv deploy PROFILE --set env.TORCHINDUCTOR_COMPILE_THREADS=1`",
         "a health timeout during a long prefill is a false alarm: lengthen the probe",
     ),
     taken_for={
-        "distributed_hang": "the server was past its start",
+        "distributed_hang": "the ranks had found each other",
         "collective_timeout": "no collective reported a timeout",
     },
 )
