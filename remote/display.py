@@ -24,7 +24,7 @@ from remote.core.log_lines import printable_lines
 from remote.core.phases import Phase
 from remote.core.scrubbing import Scrubber
 from remote.errors import ToolError
-from remote.server import FATAL_WORDS, LinkNews, Verdict
+from remote.server import LinkNews, Verdict, fatal_words
 
 if TYPE_CHECKING:
     # Imported where they are used: a task needs some of them, off a terminal hardly any.
@@ -231,8 +231,7 @@ class StartWatch:
             self._display.warn(str(event))
         elif isinstance(event, FatalLine):
             # The verdict itself waits for the traceback behind this line.
-            rank = f" on {event.rank}" if event.rank else ""
-            why = f"{FATAL_WORDS[event.reason]}{rank}"
+            why = fatal_words(event)
             self._display.say(f"crashed: {why}; line {event.line}: {event.text}")
         elif isinstance(event, PhaseStarted) and event.phase not in self._shown:
             self._shown.add(event.phase)

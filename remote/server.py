@@ -44,7 +44,7 @@ LAST_WORDS_S = 0.3
 
 
 #: What a fatal line means.
-FATAL_WORDS = {
+_FATAL_WORDS = {
     FatalReason.PORT_IN_USE: "the port is taken",
     FatalReason.SCHEDULER_EXCEPTION: "the scheduler hit an exception",
     FatalReason.PROCESS_DIED: "a process of the server died",
@@ -446,10 +446,12 @@ def _fatal(verdict: Callable[..., Verdict], fatal: FatalLine, state: StartState)
     outcome = Outcome.CRASHED if state.ready is None else Outcome.DIED_AFTER_READY
     if state.stop_requested is not None:
         outcome = Outcome.STOPPED
-    rank = f" on {fatal.rank}" if fatal.rank else ""
-    return verdict(
-        outcome, FATAL_WORDS[fatal.reason] + rank, line=fatal.text, line_number=fatal.line
-    )
+    return verdict(outcome, fatal_words(fatal), line=fatal.text, line_number=fatal.line)
+
+
+def fatal_words(fatal: FatalLine) -> str:
+    """What a fatal line says, and on which rank."""
+    return _FATAL_WORDS[fatal.reason] + (f" on {fatal.rank}" if fatal.rank else "")
 
 
 def ended(verdict: Callable[..., Verdict], state: StartState, body: Mapping[str, Any]) -> Verdict:

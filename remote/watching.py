@@ -11,7 +11,7 @@ from remote.clock import Clock
 from remote.config import HostSettings
 from remote.core.budgets import Budgets
 from remote.core.heartbeat import AlarmKind, Beat, Heartbeat
-from remote.core.log_events import Ready, ServingStep
+from remote.core.log_events import FatalLine, Ready, ServingStep
 from remote.core.phases import Phase
 from remote.core.server_log import LogReader
 from remote.core.serving import ServingMeter
@@ -26,6 +26,8 @@ from remote.session import Session
 #: answer it.
 QUIET_S = 10.0
 _ANSWER_S = 20.0
+
+News = ServingStep | FatalLine | Beat | LinkNews
 
 
 def watch(
@@ -53,9 +55,12 @@ def watch(
     meter = ServingMeter(clock.monotonic_s())
     with ServingView(display, found.run) as view:
 
-        def tell(news: ServingStep | Beat | LinkNews) -> None:
+        def tell(news: News) -> None:
             if isinstance(news, LinkNews):
                 display.warn(str(news))
+            elif isinstance(news, FatalLine):
+                # The verdict itself waits for the traceback behind this line.
+                display.say(f"crashed: {server.fatal_words(news)}: {news.text}")
             elif isinstance(news, ServingStep):
                 meter.step(clock.monotonic_s(), news)
             else:
@@ -77,7 +82,7 @@ def until_over(
     clock: Clock,
     offset: int,
     seconds: float | None,
-    watch: Callable[[ServingStep | Beat | LinkNews], None],
+    watch: Callable[[News], None],
 ) -> Verdict:
     """Follow a serving process until it dies, hangs, is stopped, or the time is up.
 
@@ -87,7 +92,7 @@ def until_over(
     Args:
         offset: from where on the log is read.
         seconds: how long to watch; None: without end.
-        watch: told steps and signs of life.
+        watch: told steps, signs of life, and what ends it.
     """
     reader = LogReader()
     began = clock.monotonic_s()
@@ -123,6 +128,7 @@ def until_over(
                 for event in reader.feed(piece.data):
                     if isinstance(event, ServingStep):
                         quiet_since = now
+                    if isinstance(event, (ServingStep, FatalLine)):
                         watch(event)
                 heart.log(now, Phase.SERVING)
             elif "restarted" in piece.body:
@@ -147,7 +153,7 @@ def until_over(
             if fatal is not None:
                 clock.sleep(server.LAST_WORDS_S)
                 told = {"line": fatal.text, "line_number": None}
-                return verdict(Outcome.DIED_AFTER_READY, server.FATAL_WORDS[fatal.reason], **told)
+                return verdict(Outcome.DIED_AFTER_READY, server.fatal_words(fatal), **told)
             alarm = heart.alarm(now)
             if alarm is not None:
                 missing = alarm.kind is AlarmKind.MISSING

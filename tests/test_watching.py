@@ -88,7 +88,7 @@ def test_a_server_that_answers_no_generation_hangs(
     assert "watchdog_or_health" in raised.value.evidence[0]
 
 
-def test_a_fatal_line_ends_the_watch(watched: Watched) -> None:
+def test_a_fatal_line_ends_the_watch(watched: Watched, capsys: pytest.CaptureFixture[str]) -> None:
     watched.ready(
         "time.sleep(1.5); say('[2026-11-29 12:00:09] Subprocess scheduler_0 (pid=7) crashed with"
         " exit code -9. Triggering SIGQUIT'); "
@@ -96,6 +96,8 @@ def test_a_fatal_line_ends_the_watch(watched: Watched) -> None:
     with pytest.raises(ServerCrashed) as raised:
         watched.watch()
     assert "process_killed" in raised.value.evidence[0]
+    assert "crashed: " in (said := capsys.readouterr().out)
+    assert "Subprocess scheduler_0 (pid=7) crashed with exit code -9" in said
 
 
 def test_a_stop_by_somebody_is_no_failure(watched: Watched, home: Path) -> None:
