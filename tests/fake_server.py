@@ -92,6 +92,12 @@ def rank(name: str, lingers: bool = False) -> subprocess.Popen[bytes]:
     return child
 
 
+def hold(path: str) -> None:
+    """Wait until that file is there."""
+    while not Path(path).exists():
+        time.sleep(0.02)
+
+
 def wait() -> None:
     while True:
         time.sleep(60)

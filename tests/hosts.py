@@ -301,7 +301,7 @@ def end_runs(state: str) -> None:
             time.sleep(0.01)
 
 
-def eventually(happened: Callable[[], Any], within_s: float = 10.0) -> Any:
+def eventually(happened: Callable[[], Any], within_s: float = 60.0) -> Any:
     """The first true answer; for what another process does in its own time."""
     until = time.monotonic() + within_s
     while not (answer := happened()):

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pytest
 from hosts import LocalHost, Venv, new_run
 
 from remote import config, server
 from remote.clock import SystemClock
 from remote.core.scrubbing import Scrubber
-from remote.display import Display
+from remote.display import Display, ServingView
 from remote.session import Session
+
+
+def once_watched(patch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
+    """Do that, once, when `inv watch` shows its first sign of life."""
+    shown, left = ServingView.show, [action]
+
+    def show(view: ServingView, *args: Any) -> None:
+        shown(view, *args)
+        if left:
+            left.pop()()
+
+    patch.setattr(ServingView, "show", show)
 
 
 class Task:

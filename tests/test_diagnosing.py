@@ -194,11 +194,11 @@ def test_a_cause_stays_known_when_the_processes_are_gone(task: Task) -> None:
     )
 
 
-def test_a_rank_that_dies_while_serving_is_missed_at_once(task: Task) -> None:
-    run = task.start(
-        f"{TWO}{WORKS}serve(); ready(); time.sleep(2); b.kill(); wait()",
-    )
+def test_a_rank_that_dies_while_serving_is_missed_at_once(task: Task, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    run = task.start(f"{TWO}{WORKS}serve(); ready(); hold({str(go)!r}); b.kill(); wait()")
     assert experiment.wait(task.session, run, 60.0)["verdict"]["outcome"] == "ready"
+    go.touch()
     eventually(lambda: server.look(task.host, task.host.settings, run).state == "dying")
     told = inspecting.diagnose(task.session, run)
     assert (told["outcome"], told["kind"]) == ("died_after_ready", "process_killed")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hosts import LocalHost, Venv, eventually
 from labs import FILE, SERVES, Lab
+from sessions import once_watched
 
 from remote import experiment, overview, patch_work, server, stopping, watching
 from remote.errors import (
@@ -162,6 +163,23 @@ def test_the_patches_are_in_the_row_with_what_they_write(
     assert lab_task.event("patch").details["error"]["type"] == "PatchRefused"
 
 
+# Before it is known to run, between that and the follow, and in the follow.
+@pytest.mark.parametrize("moment", ["show_proofs", "Budgets", "StartWatch"])
+def test_ctrl_c_says_how_to_take_a_start_up_again(
+    lab_task: Lab,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    moment: str,
+) -> None:
+    def interrupted(*_: object) -> object:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(experiment, moment, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        lab_task.deploy()
+    assert f"inv wait --run {lab_task.newest.id}" in capsys.readouterr().out
+
+
 def test_an_interrupted_start_stays_started_until_somebody_looks(
     lab_task: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,16 +242,22 @@ def test_a_link_lost_before_the_start_is_no_start_in_the_end(
     assert {row.outcome for row in lab_task.ledger.runs()} == {"ready", "not_started"}
 
 
-def test_not_ready_in_time_goes_on_and_may_get_ready(lab_task: Lab) -> None:
+def test_not_ready_in_time_goes_on_and_may_get_ready(lab_task: Lab, tmp_path: Path) -> None:
+    go = tmp_path / "go"
     with pytest.raises(NotReady):
-        lab_task.deploy("time.sleep(3); " + SERVES, timeout_s=1.0)
+        lab_task.deploy(f"hold({str(go)!r}); {SERVES}", timeout_s=1.0)
     assert lab_task.newest.outcome == "not_ready" and lab_task.newest.failed
+    go.touch()
     experiment.wait(lab_task.session, None, 60.0)
     assert lab_task.newest.outcome == "ready" and lab_task.newest.minutes_lost == 0.0
 
 
-def test_a_death_while_it_is_watched_is_on_record(lab_task: Lab) -> None:
-    run = lab_task.deploy("serve(); ready(); time.sleep(1.5); die()")
+def test_a_death_while_it_is_watched_is_on_record(
+    lab_task: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = tmp_path / "go"
+    run = lab_task.deploy(f"serve(); ready(); hold({str(go)!r}); die()")
+    once_watched(monkeypatch, go.touch)
     with pytest.raises(ServerCrashed):
         watching.watch(lab_task.session, run, 60.0, bundle=False)
     row = lab_task.newest

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hosts import LocalHost, Venv, eventually
-from sessions import Task
+from sessions import Task, once_watched
 
 from remote import experiment, inspecting, server, watching
 from remote.errors import ServerCrashed, ServerHung, ToolError
@@ -26,14 +27,22 @@ DECODES = (
 class Watched:
     """A server that got ready, and a watch over it."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, patch: pytest.MonkeyPatch, folder: Path) -> None:
         self.task, self.run = task, ""
+        self.patch = patch
+        self.go = folder / "go"
+        #: What a server's play waits with for `watch`.
+        self.held = f"hold({str(self.go)!r}); "
 
     def ready(self, play: str = "") -> None:
         self.run = self.task.start(f"{TWO}serve(); ready(); {play}wait()")
         experiment.wait(self.task.session, self.run, 60.0)
 
-    def watch(self, seconds: float | None = None) -> dict[str, Any]:
+    def watch(
+        self, seconds: float | None = None, then: Callable[[], object] | None = None
+    ) -> dict[str, Any]:
+        """Watch it; at the first sign of life ``then`` happens, and the server goes on."""
+        once_watched(self.patch, then or self.go.touch)
         return watching.watch(self.task.session, self.run, seconds, bundle=False)
 
     def rank(self, name: str) -> int:
@@ -43,13 +52,15 @@ class Watched:
 
 
 @pytest.fixture
-def watched(local_host: LocalHost, fake_venv: Venv, tmp_path: Path) -> Watched:
-    return Watched(Task(local_host, fake_venv, tmp_path))
+def watched(
+    local_host: LocalHost, fake_venv: Venv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Watched:
+    return Watched(Task(local_host, fake_venv, tmp_path), monkeypatch, tmp_path)
 
 
 def test_the_load_is_told(watched: Watched, capsys: pytest.CaptureFixture[str]) -> None:
-    watched.ready(f"time.sleep(0.5); {DECODES}")
-    told = watched.watch(seconds=3.0)
+    watched.ready(f"{watched.held}{DECODES}")
+    told = watched.watch(seconds=5.0)
     assert told["outcome"] == "ready"
     assert told["load"]["tokens_per_s"] == 120.5
     assert (told["load"]["running"], told["load"]["queued"]) == (3, 2)
@@ -67,9 +78,8 @@ def test_a_stopped_rank_is_named(watched: Watched) -> None:
 def test_a_killed_rank_is_named_while_the_port_still_answers(watched: Watched) -> None:
     watched.ready()
     victim = watched.rank("TP0")
-    threading.Timer(2.5, os.kill, (victim, signal.SIGKILL)).start()
     with pytest.raises(ServerCrashed) as raised:
-        watched.watch()
+        watched.watch(then=lambda: os.kill(victim, signal.SIGKILL))
     assert "process_killed" in raised.value.evidence[0] and "TP0" in raised.value.evidence[0]
     diagnosis = raised.value.details["diagnosis"]
     assert isinstance(diagnosis, dict) and diagnosis["outcome"] == "died_after_ready"
@@ -90,7 +100,7 @@ def test_a_server_that_answers_no_generation_hangs(
 
 def test_a_fatal_line_ends_the_watch(watched: Watched, capsys: pytest.CaptureFixture[str]) -> None:
     watched.ready(
-        "time.sleep(1.5); say('[2026-11-29 12:00:09] Subprocess scheduler_0 (pid=7) crashed with"
+        f"{watched.held}say('[2026-11-29 12:00:09] Subprocess scheduler_0 (pid=7) crashed with"
         " exit code -9. Triggering SIGQUIT'); "
     )
     with pytest.raises(ServerCrashed) as raised:
@@ -112,9 +122,8 @@ def test_a_stop_by_somebody_is_no_failure(watched: Watched, home: Path) -> None:
         found = server.look(other, settings, watched.run)
         server.stop(other, settings, found, SystemClock(), lambda text: None)
 
-    stopping = threading.Timer(1.5, stop)
-    stopping.start()
-    assert watched.watch()["outcome"] == "stopped"
+    stopping = threading.Thread(target=stop)
+    assert watched.watch(then=stopping.start)["outcome"] == "stopped"
     stopping.join()
     other.close()
 
@@ -128,7 +137,7 @@ def test_what_is_not_serving_is_not_watched(watched: Watched) -> None:
 
 def test_the_rank_that_went_first_is_named_although_all_are_gone_at_once(watched: Watched) -> None:
     # As SGLang does it: the launcher that misses a rank ends the others, and itself.
-    watched.ready("time.sleep(3); b.kill(); time.sleep(0.01); a.kill(); os._exit(1); ")
+    watched.ready(f"{watched.held}b.kill(); time.sleep(0.01); a.kill(); os._exit(1); ")
     with pytest.raises(ServerCrashed) as crashed:
         watched.watch()
     diagnosis = crashed.value.as_dict()["diagnosis"]
@@ -148,9 +157,9 @@ def test_a_rank_that_takes_longer_to_end_than_the_others_to_miss_it_is_named(
     two = "a = rank('scheduler_TP0'); b = rank('scheduler_TP1', lingers=True); "
     watched.run = watched.task.start(f"{two}serve(); ready(); {missed}")
     experiment.wait(watched.task.session, watched.run, 60.0)
-    threading.Timer(2.5, os.kill, (watched.rank("TP1"), signal.SIGKILL)).start()
+    victim = watched.rank("TP1")
     with pytest.raises(ServerCrashed) as crashed:
-        watched.watch()
+        watched.watch(then=lambda: os.kill(victim, signal.SIGKILL))
     diagnosis = crashed.value.as_dict()["diagnosis"]
     assert isinstance(diagnosis, dict)
     assert (diagnosis["kind"], diagnosis["first_rank"]) == ("process_killed", "TP1")
