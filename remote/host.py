@@ -31,6 +31,14 @@ class Request:
         """The host's answer."""
         return host.call(self.function, self.data, **self.params)
 
+    def fetched(self, host: Host) -> Piece:
+        """The host's answer and the bytes beside it."""
+        return host.fetch(self.function, **self.params)
+
+    def streamed(self, host: Host) -> AbstractContextManager[Iterator[Piece]]:
+        """The host's messages, as `Host.stream` gives them."""
+        return host.stream(self.function, **self.params)
+
 
 @dataclass(frozen=True)
 class Link:

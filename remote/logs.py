@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from remote.clock import Clock
 from remote.config import HostSettings
@@ -122,18 +122,18 @@ def _selected(
 ) -> Iterator[Piece]:
     """The selection's pieces; after a lost connection, from where it broke off."""
     redial = Redial(host, clock)
-    params = dict(asked.params)
     while True:
         try:
-            with host.stream(asked.function, **params) as pieces:
+            with asked.streamed(host) as pieces:
                 for piece in pieces:
                     if (away_s := redial.back()) is not None:
                         tell(str(LinkNews(away_s)))
-                    params |= {"run": run, "start": int(piece.body["next"])}
+                    start = int(piece.body["next"])
+                    asked = replace(asked, params={**asked.params, "run": run, "start": start})
                     yield piece
             return
         except SSHError as error:
-            params["run"] = run
+            asked = replace(asked, params={**asked.params, "run": run})
             if redial.lost(error):
                 tell(str(LinkNews()))
 

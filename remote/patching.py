@@ -130,8 +130,7 @@ def view(
     """The journal's files, the sets' own and ``paths`` as they are now, and what a plan starts
     from.
     """
-    request = look_request(settings, sets, paths)
-    piece = host.fetch(request.function, **request.params)
+    piece = look_request(settings, sets, paths).fetched(host)
     journal, pending = piece.body["journal"], piece.body["pending"]
     touched = {step["path"] for step in pending["steps"]} if pending else set()
     found = {}

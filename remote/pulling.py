@@ -67,8 +67,7 @@ def _pieces(
     Where the copy reaches is counted in what was decoded and written: what a cut leaves in the
     decoder comes again.
     """
-    asked = request(settings, run, local)
-    with host.stream(asked.function, **asked.params) as pieces:
+    with request(settings, run, local).streamed(host) as pieces:
         head = next(pieces).body
         redial.back()
         inode, offset, size = int(head["inode"]), int(head["offset"]), int(head["size"])

@@ -310,7 +310,7 @@ class Follower:
         while True:
             try:
                 asked = follow_request(self._settings, self._run, self.offset, probe)
-                with self._host.stream(asked.function, **asked.params) as pieces:
+                with asked.streamed(self._host) as pieces:
                     for piece in pieces:
                         if (away_s := redial.back()) is not None:
                             yield LinkNews(away_s)
@@ -511,8 +511,7 @@ def stop(
     """
     began = clock.monotonic_s()
     killed = False
-    request = stop_request(settings, run, grace_s)
-    with host.stream(request.function, **request.params) as messages:
+    with stop_request(settings, run, grace_s).streamed(host) as messages:
         for message in messages:
             killed = killed or bool(message.body.get("killing"))
             tell(_progress(message.body))
