@@ -271,6 +271,10 @@ class _Way:
             )
 
 
+#: What sshd itself may say instead of its version, before it hangs up.
+_SSHD_REFUSES = ("Exceeded MaxStartups", "Not allowed at this time")
+
+
 class _Silent(TimeoutError):
     """There is a connection, but nothing comes over it."""
 
@@ -299,7 +303,8 @@ class _Transport(paramiko.Transport):
 
         def noted(timeout: float) -> str:
             line: str = readline(timeout)
-            if not line.startswith("SSH-"):  # sshd may say other lines before its version
+            # sshd may say other lines before its version.
+            if not line.startswith(("SSH-", *_SSHD_REFUSES)):
                 self._greeting = self._greeting or line
             return line
 
@@ -390,7 +395,7 @@ def _connect(connection: fabric.Connection, way: _Way) -> None:
     except (paramiko.SSHException, EOFError, OSError) as error:
         if _turned_away(error):
             raise unreachable(
-                f"{where} hangs up before it says a word",
+                f"{where} hangs up at once",
                 "too many may be logging in at once (MaxStartups), or it refuses this machine;"
                 f" try: ssh -v -p {connection.port} {connection.host} true",
                 error or type(error).__name__,

@@ -548,7 +548,7 @@ def test_who_hangs_up_at_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None
         finally:
             server.kill()
             server.wait()
-    assert "hangs up before it says a word" in said
+    assert "hangs up at once" in said
 
 
 HANGS_UP = """
