@@ -51,6 +51,7 @@ def test_a_name_that_does_not_resolve(client: Client, entry: dict[str, Any]) -> 
         ("SSH-2.0-OpenSSH_9.6", False, "takes the connection, but no SSH server answers in 1 s"),
         ("220 mail.example ESMTP", False, "it says: 220 mail.example ESMTP"),
         ("HTTP/1.1 400 Bad Request", True, "it says: HTTP/1.1 400 Bad Request"),
+        ("Exceeded MaxStartups", True, "hangs up at once"),  # sshd's own word, tried again
     ],
 )
 def test_something_else_than_ssh_answers(
