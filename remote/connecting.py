@@ -361,19 +361,27 @@ def _dial(connection: fabric.Connection, way: _Way) -> None:
 
 def _turned_away(error: Exception) -> bool:
     """Whether sshd hung up before it said a word, as it does with too many at its door."""
-    if type(error) is paramiko.SSHException and "banner" in str(error):
-        return isinstance(error.__context__, (EOFError, ConnectionResetError))
-    return isinstance(error, (EOFError, ConnectionResetError))
+    return isinstance(_beneath(error), (EOFError, ConnectionResetError))
 
 
 def _silent(error: Exception) -> bool:
     """Whether there is a connection, but neither sshd's first line nor its key came in time."""
+    if isinstance(error, _Silent):
+        return True
+    beneath = _beneath(error)
+    # With nothing above it, it is TCP's own: there is no connection.
+    return beneath is not error and isinstance(beneath, TimeoutError)
+
+
+def _beneath(error: Exception) -> BaseException | None:
+    """What kept sshd's first line away, where Paramiko only says that; else the error itself."""
     in_banner = type(error) is paramiko.SSHException and "banner" in str(error)
-    return isinstance(error, _Silent) or (in_banner and isinstance(error.__context__, TimeoutError))
+    return error.__context__ if in_banner else error
 
 
 def _connect(connection: fabric.Connection, way: _Way) -> None:
     where, host = way.where, way.host
+    by_hand = f"try: ssh -v -p {connection.port} {connection.host} true"
 
     def unreachable(message: str, hint: str, *evidence: object) -> errors.Unreachable:
         return errors.Unreachable(message, host=host, evidence=[*map(str, evidence)], hint=hint)
@@ -397,15 +405,14 @@ def _connect(connection: fabric.Connection, way: _Way) -> None:
             raise unreachable(
                 f"{where} hangs up at once",
                 "too many may be logging in at once (MaxStartups), or it refuses this machine;"
-                f" try: ssh -v -p {connection.port} {connection.host} true",
+                f" {by_hand}",
                 error or type(error).__name__,
             ) from error
         if _silent(error):
             raise unreachable(
                 f"{where} takes the connection, but no SSH server answers in"
                 f" {connection.connect_timeout} s",
-                "the host may be overloaded or frozen, or the port somebody else's;"
-                f" try: ssh -v -p {connection.port} {connection.host} true",
+                f"the host may be overloaded or frozen, or the port somebody else's; {by_hand}",
             ) from error
         if isinstance(error, TimeoutError):
             raise unreachable(
@@ -418,6 +425,6 @@ def _connect(connection: fabric.Connection, way: _Way) -> None:
             ) from error
         raise unreachable(
             f"{where} does not speak SSH to us",
-            f"try: ssh -v -p {connection.port} {connection.host} true",
+            by_hand,
             error,
         ) from error

@@ -257,10 +257,9 @@ class _Ranks:
         """Those that have begun to end before any was seen to have ended, once; none where all
         have, or the main process.
         """
-        watched = dict(self._fds)
-        left = {name: pid for name, pid in watched.values() if procs.ending(pid)}
-        several = len(left) > 1
-        if not left or ranks.SERVER in left or (several and len(left) >= len(watched) - 1):
+        left = {name: pid for name, pid in self._fds.values() if procs.ending(pid)}
+        all_of_several = len(left) > 1 and len(left) >= len(self._fds) - 1
+        if not left or ranks.SERVER in left or all_of_several:
             return []
         return _ended(left) if self._settled.acquire(blocking=False) else []
 

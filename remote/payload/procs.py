@@ -55,11 +55,16 @@ def _bytes(pid: int, name: str) -> bytes:
         os.close(fd)
 
 
+def _stat(pid: int) -> tuple[bytes, list[bytes]]:
+    """What /proc/PID/stat says, from the state on, behind the pid and the command's name."""
+    # The name may hold spaces and brackets: the fields begin after the last bracket.
+    head, _, tail = _bytes(pid, "stat").rpartition(b")")
+    return head, tail.split()
+
+
 def find(pid: int) -> Process | None:
     """The process of that pid, zombies included."""
-    # The command's name may hold spaces and brackets: the fields begin after the last bracket.
-    head, _, tail = _bytes(pid, "stat").rpartition(b")")
-    fields = tail.split()
+    head, fields = _stat(pid)
     if len(fields) < 22:
         return None
     return Process(
@@ -87,7 +92,7 @@ def ending(pid: int) -> bool:
 
     One that holds much (a GPU's memory, say) closes its connections long before it is a zombie.
     """
-    fields = _bytes(pid, "stat").rpartition(b")")[2].split()
+    _, fields = _stat(pid)
     return len(fields) < 7 or fields[0] in (b"Z", b"X") or bool(int(fields[6]) & _EXITING)
 
 
@@ -95,7 +100,7 @@ def exit_status(pid: int) -> int | None:
     """How one that ends or has ended does: its status, negative for a signal; None where that isn't
     shown.
     """
-    fields = _bytes(pid, "stat").rpartition(b")")[2].split()
+    _, fields = _stat(pid)
     return os.waitstatus_to_exitcode(int(fields[49])) if len(fields) > 49 else None
 
 
